@@ -16,7 +16,8 @@ class ORCA_API Secret {
 
   /// A fresh one from the kernel.
   static Secret Random();
-  /// Reads 64 hex digits from `path`, which must belong to this user and be readable by nobody else.
+  /// Reads 64 hex digits from `path`, which must belong to this user and be readable by nobody
+  /// else.
   static Secret FromFile(const std::string& path);
   /// Parses 64 hex digits.
   static Secret FromHex(const std::string& hex);

@@ -1,0 +1,58 @@
+# Two commands do all the set-up: make demo, make test. The work is in tools/.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup build demo test check lint format bench asan tsan fuzz docs install clean
+
+export ORCA_START := $(or $(ORCA_START),$(shell date +%s))
+unexport PYTHONDONTWRITEBYTECODE PYTHONHOME PYTHONPATH
+
+PREFIX ?= /usr/local
+PYTHON := .venv/bin/python
+
+help: ## this list
+	@echo "make demo and make test do all the set-up (packages by apt, .venv, build/)."
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+
+setup: ## install distribution packages and the Python environment of versions/
+	@tools/setup.sh
+
+build: setup ## engine, Python module and torch plugin (release) in build/release
+	@tools/build.sh release
+
+demo: build ## train LeNet on Fashion-MNIST with DDP: gloo, then orca
+	@$(PYTHON) tools/demo.py
+
+test: setup ## everything that must pass: lint, C++, Python, package, sanitizers, fuzz corpus
+	@$(PYTHON) tools/run_tests.py all
+
+check: setup ## the everyday loop: build, fast tests, quick lint (under 2 minutes)
+	@$(PYTHON) tools/run_tests.py check
+
+lint: setup ## clang-format, clang-tidy on what changed (LINT_ALL=1: all), ruff, mypy, rooms
+	@$(PYTHON) tools/run_tests.py lint
+
+format: setup ## rewrite sources as clang-format and ruff want them
+	@$(PYTHON) tools/lint.py --fix
+
+asan: setup ## C++ tests with address and undefined-behaviour sanitizers
+	@$(PYTHON) tools/run_tests.py asan
+
+tsan: setup ## C++ tests with the thread sanitizer
+	@$(PYTHON) tools/run_tests.py tsan
+
+fuzz: setup ## fuzz each parser for FUZZ_SECONDS (60), starting from the corpus
+	@tools/build.sh fuzz
+	@$(PYTHON) tools/fuzz.py
+
+bench: build ## benchmarks against their peers (BENCH="names" for some)
+	@$(PYTHON) bench/run.py $(BENCH)
+
+docs: setup ## check the links and commands that the documents name
+	@$(PYTHON) tools/check_docs.py
+
+install: build ## headers, library and CMake package into PREFIX (/usr/local)
+	@cmake --install build/release --prefix $(PREFIX)
+
+clean: ## remove build/ (.venv stays)
+	rm -rf build python/orca/_native

@@ -1,0 +1,29 @@
+# Where things go: a C++ package that find_package(orca) finds, and the native part of the Python package.
+include(CMakePackageConfigHelpers)
+
+# In the build tree the native files lie together, as they do in the Python package.
+set_target_properties(orca PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/native)
+
+# --- the C++ package: headers, liborca.so, orca-config.cmake with the target orca::orca
+set(ORCA_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/orca)
+install(DIRECTORY include/orca DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT cxx FILES_MATCHING PATTERN "*.h")
+install(TARGETS orca EXPORT orca-targets
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT cxx NAMELINK_COMPONENT cxx)
+install(EXPORT orca-targets NAMESPACE orca:: DESTINATION ${ORCA_CMAKE_DIR} COMPONENT cxx)
+configure_package_config_file(cmake/orca-config.cmake.in ${PROJECT_BINARY_DIR}/orca-config.cmake
+  INSTALL_DESTINATION ${ORCA_CMAKE_DIR})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/orca-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/orca-config.cmake ${PROJECT_BINARY_DIR}/orca-config-version.cmake
+  DESTINATION ${ORCA_CMAKE_DIR} COMPONENT cxx)
+
+# --- the component "python": what a wheel keeps in orca/_native. A wheel has no links, so the library is there once,
+# under the name that others load it by.
+if(TARGET _core)
+  install(TARGETS _core LIBRARY DESTINATION . COMPONENT python EXCLUDE_FROM_ALL)
+  install(FILES $<TARGET_FILE:orca> DESTINATION . RENAME $<TARGET_SONAME_FILE_NAME:orca>
+    COMPONENT python EXCLUDE_FROM_ALL)
+  # The torch plugin is built on first use, against the torch that is there then.
+  install(DIRECTORY plugins/torch/ DESTINATION plugin_src COMPONENT python EXCLUDE_FROM_ALL
+    FILES_MATCHING PATTERN "*.cc" PATTERN "*.h" PATTERN "CMakeLists.txt" PATTERN "*.cmake")
+  install(FILES include/orca/plugin_api.h DESTINATION plugin_src/include/orca COMPONENT python EXCLUDE_FROM_ALL)
+endif()

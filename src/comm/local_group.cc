@@ -1,0 +1,295 @@
+#include "comm/local_group.h"
+
+#include <fmt/format.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "orca/core/futex.h"
+#include "orca/core/log.h"
+
+namespace orca::comm {
+namespace {
+
+constexpr std::uint64_t kMagic = 0x31'6d'6d'6f'63'72'6f'31;  // changes with the layout
+constexpr std::size_t kLine = 64;
+constexpr std::size_t kStagingTarget = std::size_t{48} << 20;  // for all ranks of a host together
+constexpr std::size_t kStagingMin = std::size_t{64} << 10;
+constexpr std::size_t kStagingMax = std::size_t{512} << 10;
+constexpr std::chrono::milliseconds kNap(100);  // how often a sleeper looks after its peers
+
+using Clock = Deadline::Clock;
+using Seconds = std::chrono::duration<double>;
+
+void Relax() {
+#if defined(__x86_64__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+std::size_t StagingBytes(int size) {
+  const std::size_t share = kStagingTarget / static_cast<std::size_t>(size) / LocalGroup::kStagingBuffers;
+  return std::clamp(share / kStagingMin * kStagingMin, kStagingMin, kStagingMax);
+}
+
+enum AbortState : std::uint32_t { kNone, kWriting, kSet };
+
+}  // namespace
+
+/// At the front of the segment. Words that different ranks write sit on lines of their own.
+struct LocalGroup::Header {
+  std::uint64_t magic = 0;
+  std::int32_t size = 0;
+  alignas(kLine) std::atomic<std::uint32_t> doorbell{0};
+  alignas(kLine) std::atomic<std::uint32_t> sleepers{0};
+  alignas(kLine) std::atomic<std::uint32_t> abort_state{kNone};
+  Code abort_code = Code::kAborted;
+  std::array<char, 1900> abort_text{};
+};
+
+/// One rank's place. Arrivals alternate between two lines: a rank can be at most one call ahead of its slowest peer.
+struct LocalGroup::Slot {
+  struct Arrival {
+    alignas(kLine) std::atomic<std::uint64_t> sequence{0};
+    CallRecord record;
+    alignas(kLine) std::array<std::byte, kInlineBytes> payload;
+  };
+  alignas(kLine) std::atomic<std::uint64_t> phase{0};
+  alignas(kLine) std::atomic<std::int64_t> heartbeat{0};  // nanoseconds of the monotonic clock, the same for all
+  std::atomic<bool> left{false};
+  std::array<Arrival, 2> arrivals;
+};
+
+std::size_t LocalGroup::SegmentBytes(int size) {
+  const auto ranks = static_cast<std::size_t>(size);
+  return sizeof(Header) + ranks * sizeof(Slot) + ranks * kStagingBuffers * StagingBytes(size);
+}
+
+void LocalGroup::Format(SharedMemory& memory, int size) {
+  auto* header = new (memory.data()) Header;
+  header->size = size;
+  for (int peer = 0; peer < size; ++peer) {
+    new (memory.data() + sizeof(Header) + static_cast<std::size_t>(peer) * sizeof(Slot)) Slot;
+  }
+  header->magic = kMagic;
+}
+
+LocalGroup::LocalGroup(SharedMemory memory, LocalGroupOptions options)
+    : memory_(std::move(memory)),
+      options_(std::move(options)),
+      header_(reinterpret_cast<Header*>(memory_.data())),
+      staging_bytes_(StagingBytes(options_.size)),
+      segments_(static_cast<std::size_t>(options_.size)) {
+  if (header_->magic != kMagic || header_->size != options_.size) {
+    throw Error(Code::kPeerLost, "the group's shared memory was made by another version of orca; use one version");
+  }
+  Heartbeat();
+}
+
+LocalGroup::~LocalGroup() = default;
+
+LocalGroup::Slot& LocalGroup::slot(int peer) const {
+  return *reinterpret_cast<Slot*>(memory_.data() + sizeof(Header) + static_cast<std::size_t>(peer) * sizeof(Slot));
+}
+
+std::byte* LocalGroup::staging(int peer, std::size_t buffer) const {
+  const auto size = static_cast<std::size_t>(options_.size);
+  const std::size_t index = static_cast<std::size_t>(peer) * kStagingBuffers + buffer % kStagingBuffers;
+  return memory_.data() + sizeof(Header) + size * sizeof(Slot) + index * staging_bytes_;
+}
+
+const CallRecord& LocalGroup::record(int peer) const { return slot(peer).arrivals[sequence_ & 1].record; }
+
+const std::byte* LocalGroup::payload(int peer) const { return slot(peer).arrivals[sequence_ & 1].payload.data(); }
+
+bool LocalGroup::Arrived(int peer) const {
+  return slot(peer).arrivals[sequence_ & 1].sequence.load(std::memory_order_acquire) >= sequence_;
+}
+
+bool LocalGroup::Synced(int peer) const { return slot(peer).phase.load(std::memory_order_acquire) >= phase_; }
+
+void LocalGroup::Arrive(std::uint64_t sequence, const CallRecord& record, ConstBytes payload,
+                        const Deadline& deadline) {
+  sequence_ = sequence;
+  deadline_ = deadline;
+  Slot::Arrival& mine = slot(options_.index).arrivals[sequence & 1];
+  mine.record = record;
+  if (!payload.empty()) std::memcpy(mine.payload.data(), payload.data(), payload.size());
+  PostAndWait(mine.sequence, sequence, [this](int peer) { return Arrived(peer); });
+  CheckRecords();
+}
+
+void LocalGroup::Sync() {
+  ++phase_;
+  PostAndWait(slot(options_.index).phase, phase_, [this](int peer) { return Synced(peer); });
+}
+
+// The store and the load of `sleepers` are sequentially consistent, as are the sleeper's steps: either the sleeper
+// sees the new value, or this rank sees the sleeper. Only the last rank to post rings, so that a crowd of sleepers
+// wakes once.
+template <typename Reached>
+void LocalGroup::PostAndWait(std::atomic<std::uint64_t>& word, std::uint64_t value, Reached reached) {
+  word.store(value, std::memory_order_seq_cst);
+  const auto all_reached = [&] {
+    for (int peer = 0; peer < options_.size; ++peer) {
+      if (!reached(peer)) return false;
+    }
+    return true;
+  };
+  if (header_->sleepers.load(std::memory_order_seq_cst) != 0 && all_reached()) Ring();
+  if (options_.spin.count() == 0) {
+    if (!all_reached()) WaitAsleep(reached);
+    return;
+  }
+  Clock::time_point limit{};
+  for (int peer = 0; peer < options_.size; ++peer) {
+    for (unsigned spins = 1; !reached(peer); ++spins) {
+      Relax();
+      if (spins % 64 != 0) continue;
+      const auto now = Clock::now();
+      if (limit == Clock::time_point{}) {
+        limit = now + options_.spin;
+      } else if (now > limit) {
+        WaitAsleep(reached);
+        return;
+      }
+    }
+  }
+}
+
+void LocalGroup::WaitAsleep(const std::function<bool(int)>& reached) {
+  const auto since = Clock::now();
+  bool warned = false;
+  const auto all_reached = [&] {
+    for (int peer = 0; peer < options_.size; ++peer) {
+      if (!reached(peer)) return false;
+    }
+    return true;
+  };
+  struct Sleeper {
+    explicit Sleeper(std::atomic<std::uint32_t>& count) : count_(count) { count_.fetch_add(1); }
+    ~Sleeper() { count_.fetch_sub(1); }
+    std::atomic<std::uint32_t>& count_;
+  } sleeper(header_->sleepers);
+  for (;;) {
+    const std::uint32_t bell = header_->doorbell.load();
+    if (all_reached()) return;
+    CheckForTrouble(reached, since, &warned);
+    FutexWait(header_->doorbell, bell, std::clamp(deadline_.Left(), std::chrono::milliseconds(1), kNap));
+  }
+}
+
+void LocalGroup::CheckForTrouble(const std::function<bool(int)>& reached, Clock::time_point since, bool* warned) {
+  if (const auto ended = failure()) throw Error(ended->code, ended->text);
+  const auto now = Clock::now();
+  int first_missing = -1;
+  for (int peer = 0; peer < options_.size; ++peer) {
+    if (reached(peer)) continue;
+    if (first_missing < 0) first_missing = peer;
+    const Slot& other = slot(peer);
+    if (other.left.load(std::memory_order_acquire) && !reached(peer)) {
+      throw Error(Code::kPeerLost, fmt::format("{}; it has left the group", DescribeWait(peer, since)));
+    }
+    const auto silence = now.time_since_epoch() - std::chrono::nanoseconds(other.heartbeat.load());
+    if (silence > options_.peer_timeout) {
+      throw Error(Code::kPeerLost,
+                  fmt::format("{}; it has been silent for {:.1f} s (limit {:.1f} s): stopped, frozen or starved",
+                              DescribeWait(peer, since), Seconds(silence).count(),
+                              Seconds(options_.peer_timeout).count()));
+    }
+  }
+  if (first_missing < 0) return;
+  if (deadline_.Passed()) {
+    std::string missing;
+    for (int peer = 0; peer < options_.size; ++peer) {
+      if (!reached(peer)) missing += (missing.empty() ? "" : ", ") + options_.names[static_cast<std::size_t>(peer)];
+    }
+    throw Error(Code::kTimeout, fmt::format("{}; the deadline has passed; missing: {}",
+                                            DescribeWait(first_missing, since), missing));
+  }
+  // One waiting rank speaks for all: the first that is not itself missing.
+  const bool speaks = options_.index == (first_missing == 0 ? 1 : 0);
+  if (!*warned && speaks && now - since > options_.warn_after) {
+    *warned = true;
+    Log(LogLevel::kWarning, DescribeWait(first_missing, since));
+  }
+}
+
+std::string LocalGroup::DescribeWait(int peer, Clock::time_point since) const {
+  const auto name = [this](int who) { return options_.names[static_cast<std::size_t>(who)]; };
+  const Slot& other = slot(peer);
+  const std::uint64_t at = std::max(other.arrivals[0].sequence.load(), other.arrivals[1].sequence.load());
+  const auto now = Clock::now();
+  const auto beat = now.time_since_epoch() - std::chrono::nanoseconds(other.heartbeat.load());
+  const CallRecord& mine = slot(options_.index).arrivals[sequence_ & 1].record;
+  const std::string where = at < sequence_ ? fmt::format("which has not entered it (it is at #{})", at)
+                                           : std::string("which has entered it but not finished");
+  return fmt::format("{} waits in {} for {}, {}; waited {:.1f} s, last sign of life {:.1f} s ago",
+                     name(options_.index), Describe(mine, sequence_), name(peer), where,
+                     Seconds(now - since).count(), Seconds(beat).count());
+}
+
+void LocalGroup::CheckRecords() const {
+  const CallRecord& mine = record(options_.index);
+  for (int peer = 0; peer < options_.size; ++peer) {
+    const CallRecord& theirs = record(peer);
+    if (mine.Matches(theirs)) continue;
+    throw Error(Code::kMismatch,
+                DescribeMismatch(options_.names[static_cast<std::size_t>(options_.index)], mine,
+                                 options_.names[static_cast<std::size_t>(peer)], theirs, sequence_));
+  }
+}
+
+std::byte* LocalGroup::PeerBuffer(int peer) {
+  const CallRecord& theirs = record(peer);
+  auto& mapped = segments_[static_cast<std::size_t>(peer)];
+  if (theirs.segment >= mapped.size()) mapped.resize(theirs.segment + 1);
+  auto& segment = mapped[theirs.segment];
+  if (!segment) segment = std::make_shared<SharedMemory>(options_.map_segment(peer, theirs.segment));
+  if (theirs.offset > segment->size()) {
+    throw Error(Code::kPeerLost, fmt::format("{} named memory outside its segment",
+                                             options_.names[static_cast<std::size_t>(peer)]));
+  }
+  return segment->data() + theirs.offset;
+}
+
+void LocalGroup::Heartbeat() {
+  const auto now = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch());
+  slot(options_.index).heartbeat.store(now.count());
+}
+
+void LocalGroup::Abort(const Failure& failure) {
+  std::uint32_t none = kNone;
+  if (!header_->abort_state.compare_exchange_strong(none, kWriting)) return;
+  header_->abort_code = failure.code;
+  const std::size_t length = std::min(failure.text.size(), header_->abort_text.size() - 1);
+  std::memcpy(header_->abort_text.data(), failure.text.data(), length);
+  header_->abort_text[length] = 0;
+  header_->abort_state.store(kSet, std::memory_order_release);
+  Ring();
+}
+
+std::optional<Failure> LocalGroup::failure() const {
+  if (header_->abort_state.load(std::memory_order_acquire) != kSet) return std::nullopt;
+  return Failure{header_->abort_code, std::string(header_->abort_text.data())};
+}
+
+void LocalGroup::Leave() {
+  slot(options_.index).left.store(true, std::memory_order_release);
+  Ring();
+}
+
+void LocalGroup::Ring() {
+  header_->doorbell.fetch_add(1);
+  FutexWakeAll(header_->doorbell);
+}
+
+}  // namespace orca::comm

@@ -1,0 +1,107 @@
+// The ranks of one host, meeting in shared memory.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/call_record.h"
+#include "comm/failure.h"
+#include "orca/comm/communicator.h"
+#include "orca/core/deadline.h"
+#include "orca/core/shared_memory.h"
+
+namespace orca::comm {
+
+/// How the ranks of a host wait for each other.
+struct LocalGroupOptions {
+  int index = 0;                          ///< This rank's place among the ranks of the host.
+  int size = 1;
+  std::vector<std::string> names;         ///< "rank 3 (host a, pid 12)", for messages.
+  std::chrono::nanoseconds spin{};        ///< How long to spin before sleeping; 0 when ranks outnumber cores.
+  std::chrono::milliseconds peer_timeout{};
+  std::chrono::milliseconds warn_after{};
+  /// Maps segment `segment` of the arena of local rank `peer`.
+  std::function<SharedMemory(int peer, std::uint32_t segment)> map_segment;
+};
+
+/// Shared memory of one group on one host: who is where, small payloads, staging buffers, and the abort record.
+///
+/// Every collective begins with Arrive, a barrier in which all ranks compare their calls. Inside a collective the
+/// ranks go on in phases that end with Sync. So whoever returns from Arrive of call n knows that everybody has
+/// finished call n-1, and may overwrite what that call used.
+///
+/// One thread runs collectives; Heartbeat, Abort and failure() may be called from any other.
+class LocalGroup {
+ public:
+  static constexpr std::size_t kInlineBytes = 4096;  ///< Payload that can ride on Arrive.
+  static constexpr int kStagingBuffers = 3;
+
+  /// Size of the segment for `size` ranks.
+  static std::size_t SegmentBytes(int size);
+  /// Initialises a fresh segment, before it is handed to the peers.
+  static void Format(SharedMemory& memory, int size);
+
+  LocalGroup(SharedMemory memory, LocalGroupOptions options);
+  ~LocalGroup();
+
+  int index() const { return options_.index; }
+  int size() const { return options_.size; }
+
+  /// Enters collective `sequence`, with up to kInlineBytes for the peers to read, and waits for all of them. Throws
+  /// kMismatch when their calls differ.
+  void Arrive(std::uint64_t sequence, const CallRecord& record, ConstBytes payload, const Deadline& deadline);
+  /// What a peer said, and the payload it brought, in the current collective.
+  const CallRecord& record(int peer) const;
+  const std::byte* payload(int peer) const;
+  /// Waits until every rank has called Sync as often as this one.
+  void Sync();
+
+  /// Memory of `peer` for pieces of foreign arrays, visible to all; 64-byte aligned.
+  std::byte* staging(int peer, std::size_t buffer) const;
+  std::size_t staging_bytes() const { return staging_bytes_; }
+  /// Where the registered buffer that `peer` named in its record lies in this process.
+  std::byte* PeerBuffer(int peer);
+
+  /// Says that this rank lives; called by the monitor.
+  void Heartbeat();
+  /// Ends every wait of every local rank. The first failure stays.
+  void Abort(const Failure& failure);
+  /// The failure that ended the group, if any.
+  std::optional<Failure> failure() const;
+  /// Says that this rank will not enter another collective.
+  void Leave();
+
+ private:
+  struct Header;
+  struct Slot;
+
+  Slot& slot(int peer) const;
+  bool Arrived(int peer) const;
+  bool Synced(int peer) const;
+  template <typename Reached>
+  void PostAndWait(std::atomic<std::uint64_t>& word, std::uint64_t value, Reached reached);
+  void WaitAsleep(const std::function<bool(int)>& reached);
+  void CheckForTrouble(const std::function<bool(int)>& reached, Deadline::Clock::time_point since, bool* warned);
+  std::string DescribeWait(int peer, Deadline::Clock::time_point since) const;
+  void CheckRecords() const;
+  void Ring();
+
+  SharedMemory memory_;
+  LocalGroupOptions options_;
+  Header* header_ = nullptr;
+  std::size_t staging_bytes_ = 0;
+  std::vector<std::vector<std::shared_ptr<SharedMemory>>> segments_;  // of the peers' arenas, mapped when first used
+
+  // The collective under way.
+  std::uint64_t sequence_ = 0;
+  std::uint64_t phase_ = 0;
+  Deadline deadline_ = Deadline::After(std::chrono::milliseconds(0));
+};
+
+}  // namespace orca::comm
