@@ -3,6 +3,10 @@ include(CMakePackageConfigHelpers)
 
 # In the build tree the native files lie together, as they do in the Python package.
 set_target_properties(orca PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/native)
+# A wheel has no links: there the file has the name that others load it by.
+if(SKBUILD)
+  set_target_properties(orca PROPERTIES VERSION ${PROJECT_VERSION_MAJOR})
+endif()
 
 # --- the C++ package: headers, liborca.so, orca-config.cmake with the target orca::orca
 set(ORCA_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/orca)
@@ -16,14 +20,11 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/orca-config-version.cmake
 install(FILES ${PROJECT_BINARY_DIR}/orca-config.cmake ${PROJECT_BINARY_DIR}/orca-config-version.cmake
   DESTINATION ${ORCA_CMAKE_DIR} COMPONENT cxx)
 
-# --- the component "python": what a wheel keeps in orca/_native. A wheel has no links, so the library is there once,
-# under the name that others load it by.
+# --- the component "python": what a wheel keeps in orca/_native
 if(TARGET _core)
-  install(TARGETS _core LIBRARY DESTINATION . COMPONENT python EXCLUDE_FROM_ALL)
-  install(FILES $<TARGET_FILE:orca> DESTINATION . RENAME $<TARGET_SONAME_FILE_NAME:orca>
-    COMPONENT python EXCLUDE_FROM_ALL)
+  install(TARGETS _core orca LIBRARY DESTINATION . COMPONENT python NAMELINK_SKIP EXCLUDE_FROM_ALL)
   # The torch plugin is built on first use, against the torch that is there then.
   install(DIRECTORY plugins/torch/ DESTINATION plugin_src COMPONENT python EXCLUDE_FROM_ALL
-    FILES_MATCHING PATTERN "*.cc" PATTERN "*.h" PATTERN "CMakeLists.txt" PATTERN "*.cmake")
+    FILES_MATCHING PATTERN "*.cc" PATTERN "*.h")
   install(FILES include/orca/plugin_api.h DESTINATION plugin_src/include/orca COMPONENT python EXCLUDE_FROM_ALL)
 endif()

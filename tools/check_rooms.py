@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Compares every include and import with the list of rooms in cmake/rooms.cmake.
 
-The rules: a room includes its own headers and the public headers (include/orca/<room>/) of the rooms it may use.
-Bindings and examples see public headers only, a plugin sees the C table only. A framework is imported below
-python/orca/adapters/<framework> and nowhere else.
+The rules: a room includes its own headers and the public headers (include/orca/<room>/) of the
+rooms it may use. Bindings and examples see public headers only, a plugin sees the C table only. A
+framework is imported below python/orca/adapters/<framework> and nowhere else.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class Problem:
 def read_rooms(text: str) -> dict[str, set[str]]:
     """Returns the rooms each room may use, from the text of rooms.cmake."""
     values = {
-        name: words.split() for name, words in re.findall(r"^set\((\w+)([^)]*)\)", text, re.MULTILINE)
+        name: words.split()
+        for name, words in re.findall(r"^set\((\w+)([^)]*)\)", text, re.MULTILINE)
     }
     return {room: set(values.get(f"ORCA_ROOM_{room}_USES", [])) for room in values["ORCA_ROOMS"]}
 
@@ -74,16 +75,24 @@ def sources(folder: Path) -> list[Path]:
     return sorted(f for f in folder.rglob("*") if f.suffix in {".cc", ".h", ".inc"})
 
 
-def room_problem(header: str, quoted: bool, room: str, rooms: dict[str, set[str]], public: bool) -> str:
+def room_problem(
+    header: str, quoted: bool, room: str, rooms: dict[str, set[str]], public: bool
+) -> str:
     """Says what is wrong with an include in a room; empty when nothing is."""
     allowed = rooms[room] | {room}
-    may_use = f"{room} may use {', '.join(sorted(rooms[room])) or 'no other room'} (cmake/rooms.cmake)"
+    may_use = (
+        f"{room} may use {', '.join(sorted(rooms[room])) or 'no other room'} (cmake/rooms.cmake)"
+    )
     parts = header.split("/")
     if FOREIGN.match(header):
         return f"<{header}> in room {room}: the engine knows no framework and no Python"
     if parts[0] == "orca":
         if len(parts) == 2:
-            return f'a room\'s public header includes "{header}", which stands above all rooms' if public else ""
+            return (
+                f'a room\'s public header includes "{header}", which stands above all rooms'
+                if public
+                else ""
+            )
         if parts[1] not in rooms:
             return f'"{header}" belongs to no room; known: {", ".join(rooms)}'
         return "" if parts[1] in allowed else f'"{header}" is not for room {room}: {may_use}'
@@ -118,9 +127,15 @@ def check_users(root: Path) -> Iterator[Problem]:
                 where = file.relative_to(root)
                 is_orca = header.startswith("orca/")
                 if quoted and not is_orca and not (file.parent / header).exists():
-                    yield Problem(where, line, f'"{header}": {name} may include <orca/...> and files beside them')
+                    yield Problem(
+                        where,
+                        line,
+                        f'"{header}": {name} may include <orca/...> and files beside them',
+                    )
                 if name == "plugins" and is_orca and header != "orca/plugin_api.h":
-                    yield Problem(where, line, f'"{header}": a plugin may include orca/plugin_api.h only')
+                    yield Problem(
+                        where, line, f'"{header}": a plugin may include orca/plugin_api.h only'
+                    )
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:

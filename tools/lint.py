@@ -106,7 +106,9 @@ def check_tidy() -> tuple[bool, str]:
         if stamp.exists():
             return ""
         # Warning flags that only g++ knows are no business of clang-tidy.
-        ok, text = run(tool, "-quiet", "-p", DATABASE.parent, "--extra-arg=-Wno-unknown-warning-option", name)
+        ok, text = run(
+            tool, "-quiet", "-p", DATABASE.parent, "--extra-arg=-Wno-unknown-warning-option", name
+        )
         if ok:
             stamp.touch()
         return "" if ok else text
@@ -127,7 +129,9 @@ def check_format(fix: bool) -> tuple[bool, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--fix", action="store_true")
     arguments = parser.parse_args()
@@ -145,12 +149,17 @@ def main() -> int:
     for name, check in checks.items():
         start = time.monotonic()
         ok, text = check()
-        print(f"lint: {name}: {'ok' if ok else 'FAILED'} in {time.monotonic() - start:.1f} s", flush=True)
+        print(
+            f"lint: {name}: {'ok' if ok else 'FAILED'} in {time.monotonic() - start:.1f} s",
+            flush=True,
+        )
         if not ok:
             failed.append(name)
             print(text, flush=True)
     if failed:
-        print(f"\nlint: {', '.join(failed)} failed. 'make format' mends what clang-format and ruff can.")
+        print(
+            f"\nlint: {', '.join(failed)} failed. 'make format' mends what clang-format and ruff can."
+        )
         return 1
     print(f"lint: {len(checks)} checks passed")
     return 0

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -27,7 +28,9 @@ bool HasF16c() {
   return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
 }
 
-bool RunsAvx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasF16c(); }
+bool RunsAvx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HasF16c();
+}
 
 bool RunsAvx512() {
   return RunsAvx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -60,7 +63,8 @@ const KernelTable& Chosen() {
   return table;
 }
 
-/// Copies one source to all destinations, by blocks that stay in the first-level cache between two destinations.
+/// Copies one source to all destinations, by blocks that stay in the first-level cache between two
+/// destinations.
 void CopyToAll(const std::byte* src, std::span<std::byte* const> dsts, std::size_t bytes) {
   constexpr std::size_t kBlock = 16384;
   const std::size_t step = dsts.size() > 1 ? kBlock : bytes;
@@ -79,7 +83,8 @@ void Check(const Reduction& reduction, std::size_t nsrc) {
                                             "; reduce with another operator or convert the data");
   }
   if (nsrc == 0) {
-    throw Error(Code::kInvalidArgument, "a reduction of 0 sources has no result; give at least one");
+    throw Error(Code::kInvalidArgument,
+                "a reduction of 0 sources has no result; give at least one");
   }
   if (reduction.op == ReduceOp::kPreMulSum && reduction.factors.size() != nsrc) {
     throw Error(Code::kInvalidArgument, std::to_string(reduction.factors.size()) + " factors for " +
@@ -100,9 +105,10 @@ const KernelTable& ChooseKernels(const char* wanted) {
   for (const KernelTable* table : runnable) {
     if (std::string_view(table->isa) == wanted) return *table;
   }
-  throw Error(Code::kInvalidArgument, "ORCA_ISA '" + std::string(wanted) +
-                                          "' is not an instruction set that this processor runs; give one of " +
-                                          JoinNames(runnable));
+  throw Error(Code::kInvalidArgument,
+              "ORCA_ISA '" + std::string(wanted) +
+                  "' is not an instruction set that this processor runs; give one of " +
+                  JoinNames(runnable));
 }
 
 void ReduceWith(const KernelTable& table, const Reduction& reduction,
@@ -116,14 +122,18 @@ void ReduceWith(const KernelTable& table, const Reduction& reduction,
     CopyToAll(srcs[0], dsts, bytes);
     return;
   }
-  const ReduceOp op = reduction.op == ReduceOp::kAverage && !divides ? ReduceOp::kSum : reduction.op;
-  const KernelCall call = {.srcs = srcs.data(),
-                           .nsrc = srcs.size(),
-                           .dsts = dsts.data(),
-                           .ndst = dsts.size(),
-                           .bytes = bytes,
-                           .factors = multiplies ? reduction.factors.data() : nullptr,
-                           .divisor = divides ? static_cast<double>(reduction.divisor) : 1.0};
+  const ReduceOp op =
+      reduction.op == ReduceOp::kAverage && !divides ? ReduceOp::kSum : reduction.op;
+  const double divisor = divides ? static_cast<double>(reduction.divisor) : 1.0;
+  const KernelCall call = {
+      .srcs = srcs.data(),
+      .nsrc = srcs.size(),
+      .dsts = dsts.data(),
+      .ndst = dsts.size(),
+      .bytes = bytes,
+      .factors = multiplies ? reduction.factors.data() : nullptr,
+      .divisor = divisor,
+      .reciprocal = std::has_single_bit(reduction.divisor) ? 1.0 / divisor : 0.0};
   table.reduce[static_cast<std::size_t>(reduction.dtype)][static_cast<std::size_t>(op)](call);
 }
 

@@ -12,20 +12,22 @@ namespace orca::comm {
 struct Reduction {
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
-  /// For kPreMulSum: one factor a source. For kAverage: `divisor`, the number of values averaged, which may be more than
-  /// the number of sources (partial sums) or 0 (do not divide yet).
+  /// For kPreMulSum: one factor a source. For kAverage: `divisor`, the number of values averaged,
+  /// which may be more than the number of sources (partial sums) or 0 (do not divide yet).
   std::span<const double> factors = {};
   std::size_t divisor = 0;
 };
 
-/// Computes dsts[*][i] = srcs[0][i] op srcs[1][i] op ..., in this order, for `count` elements. Every destination gets
-/// the same bits; a destination may be one of the sources (the same pointer), but ranges must not overlap otherwise.
-/// float16 and bfloat16 accumulate in float32 and are rounded once, to nearest even. Memory need not be aligned.
-/// One source is a copy (with factor or divisor applied).
-void Reduce(const Reduction& reduction, std::span<const std::byte* const> srcs, std::span<std::byte* const> dsts,
-            std::size_t count);
+/// Computes dsts[*][i] = srcs[0][i] op srcs[1][i] op ..., in this order, for `count` elements.
+/// Every destination gets the same bits; a destination may be one of the sources (the same
+/// pointer), but ranges must not overlap otherwise. float16 and bfloat16 accumulate in float32 and
+/// are rounded once, to nearest even. Memory need not be aligned. One source is a copy (with factor
+/// or divisor applied).
+void Reduce(const Reduction& reduction, std::span<const std::byte* const> srcs,
+            std::span<std::byte* const> dsts, std::size_t count);
 
-/// The instruction set in use: "avx512", "avx2" or "baseline". ORCA_ISA in the environment may ask for a lower one.
+/// The instruction set in use: "avx512", "avx2" or "baseline". ORCA_ISA in the environment may ask
+/// for a lower one.
 const char* KernelIsa();
 
 /// float32 to bfloat16 and back, for the wire. Rounds to nearest even; NaN stays NaN.

@@ -10,8 +10,8 @@
 
 namespace orca::comm {
 
-/// One call of a kernel. Plain pointers: files compiled for a higher instruction set must not instantiate inline code
-/// of shared headers, since the linker might keep that copy for everybody.
+/// One call of a kernel. Plain pointers: files compiled for a higher instruction set must not
+/// instantiate inline code of shared headers, since the linker might keep that copy for everybody.
 struct KernelCall {
   const std::byte* const* srcs;
   std::size_t nsrc;  ///< At least 1.
@@ -20,6 +20,7 @@ struct KernelCall {
   std::size_t bytes;      ///< Of one source: the count of elements times their size.
   const double* factors;  ///< For kPreMulSum: one a source.
   double divisor;         ///< For kAverage: at least 1.
+  double reciprocal;      ///< Of the divisor if it is exact, else 0.
 };
 
 struct KernelTable {
@@ -46,8 +47,8 @@ extern const KernelTable kKernels;
 /// The tables that this processor can run, the slowest first.
 std::span<const KernelTable* const> RunnableKernels();
 
-/// The best table, or the one called `wanted` if that is neither null nor empty. Throws kInvalidArgument when there is
-/// none of that name here.
+/// The best table, or the one called `wanted` if that is neither null nor empty. Throws
+/// kInvalidArgument when there is none of that name here.
 const KernelTable& ChooseKernels(const char* wanted);
 
 /// Reduce() with the kernels of `table`.

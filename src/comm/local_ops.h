@@ -22,9 +22,9 @@ struct LocalReduction {
   std::vector<Bytes> outputs;
   bool to_all = false;
   int to_one = -1;
-  /// The inputs lie one behind the other in the buffer that the call record names. When all ranks registered theirs,
-  /// it is read where it is, and outputs, if any, are written where the inputs are.
-  bool contiguous = false;
+  /// Where the buffer begins that holds all inputs and that the call record names; nothing when they are scattered.
+  /// When all ranks registered theirs, it is read where it is, and outputs, if any, are written where the inputs are.
+  const std::byte* base = nullptr;
 };
 void LocalReduce(LocalGroup& group, const LocalReduction& call);
 

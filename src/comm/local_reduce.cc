@@ -23,20 +23,17 @@ bool AllRegistered(const LocalGroup& group) {
 // Everybody's memory is mapped here: read this rank's part of all of them, write the result where it is wanted.
 void ReduceInPlace(LocalGroup& group, const LocalReduction& call, const Reduction& reduction) {
   const auto size = static_cast<std::size_t>(group.size());
-  std::size_t offset = 0;
-  for (int owner = 0; owner < group.index(); ++owner) offset += call.inputs[static_cast<std::size_t>(owner)].size();
-  const std::size_t bytes = call.inputs[static_cast<std::size_t>(group.index())].size();
+  const ConstBytes own = call.inputs[static_cast<std::size_t>(group.index())];
+  const std::size_t offset = static_cast<std::size_t>(own.data() - call.base);
   std::vector<const std::byte*> sources(size);
   std::vector<std::byte*> targets;
   for (int peer = 0; peer < group.size(); ++peer) {
-    std::byte* base = peer == group.index()
-                          ? const_cast<std::byte*>(call.inputs.front().data())  // our own mapping of it
-                          : group.PeerBuffer(peer);
+    std::byte* base = peer == group.index() ? const_cast<std::byte*>(call.base) : group.PeerBuffer(peer);
     sources[static_cast<std::size_t>(peer)] = base + offset;
     if (call.to_all || call.to_one == peer) targets.push_back(base + offset);
   }
   if (targets.empty()) targets.push_back(call.result.data());
-  Reduce(reduction, sources, targets, bytes / SizeOf(call.dtype));
+  if (!own.empty()) Reduce(reduction, sources, targets, own.size() / SizeOf(call.dtype));
   group.Sync();  // nobody may touch its buffer before all have read and written it
 }
 
@@ -121,7 +118,7 @@ class StagedReduction {
 void LocalReduce(LocalGroup& group, const LocalReduction& call) {
   const std::vector<double> factors = Factors(group, call.op);
   const Reduction reduction{.dtype = call.dtype, .op = call.op, .factors = factors, .divisor = call.divisor};
-  if (call.contiguous && AllRegistered(group)) {
+  if (call.base != nullptr && AllRegistered(group)) {
     ReduceInPlace(group, call, reduction);
   } else {
     StagedReduction(group, call, reduction).Run();

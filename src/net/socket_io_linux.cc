@@ -30,6 +30,18 @@ bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
                                            PeerEndpoint(fd).ToString(), done, all, why));
 }
 
+// Receives at least one byte into `data`, of which `done` are here already.
+std::size_t Recv(int fd, std::span<std::byte> data, std::size_t done, const Deadline& deadline) {
+  while (true) {
+    const ssize_t got = ::recv(fd, data.data() + done, data.size() - done, MSG_DONTWAIT);
+    if (got > 0) return static_cast<std::size_t>(got);
+    if (got == 0) ThrowLost(fd, done, data.size(), 0);
+    if (errno == EINTR) continue;
+    if (!WouldBlock(errno)) ThrowLost(fd, done, data.size(), errno);
+    if (!WaitFor(fd, POLLIN, deadline)) ThrowLate(fd, "receiving from", done, data.size());
+  }
+}
+
 // Calls `step` until it moves something; it returns what send(2) and recv(2) return.
 template <typename Step>
 std::size_t MoveSome(int fd, short events, const Deadline& deadline, Step step) {
@@ -83,18 +95,11 @@ void SendAll(int fd, std::span<const std::byte> data, const Deadline& deadline) 
 
 void RecvAll(int fd, std::span<std::byte> data, const Deadline& deadline) {
   std::size_t done = 0;
-  while (done < data.size()) {
-    const ssize_t got = ::recv(fd, data.data() + done, data.size() - done, MSG_DONTWAIT);
-    if (got > 0) {
-      done += static_cast<std::size_t>(got);
-    } else if (got == 0) {
-      ThrowLost(fd, done, data.size(), 0);
-    } else if (WouldBlock(errno)) {
-      if (!WaitFor(fd, POLLIN, deadline)) ThrowLate(fd, "receiving from", done, data.size());
-    } else if (errno != EINTR) {
-      ThrowLost(fd, done, data.size(), errno);
-    }
-  }
+  while (done < data.size()) done += Recv(fd, data, done, deadline);
+}
+
+std::size_t RecvSome(int fd, std::span<std::byte> data, const Deadline& deadline) {
+  return Recv(fd, data, 0, deadline);
 }
 
 void SendFd(int socket, int fd, const Deadline& deadline) {

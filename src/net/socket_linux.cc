@@ -61,6 +61,7 @@ struct Attempt {
   std::string address;   // As the caller wrote it.
   std::string failures;  // Of the last round.
   bool hopeless = false;
+  bool only = false;  // There is no other.
 };
 
 // Whether a later try may go better: the other process may still be starting.
@@ -109,8 +110,10 @@ UniqueFd TryAddress(Attempt& attempt, milliseconds limit, const Deadline& deadli
   }
   for (const Endpoint& endpoint : resolved.endpoints) {
     UniqueFd fd = NewSocket(endpoint.family());
-    const int error =
-        TryConnect(fd.get(), endpoint, Deadline::After(std::min(limit, deadline.Left())));
+    // A silent address must not keep us from the next; without a next one it may use all the time.
+    const bool last = attempt.only && resolved.endpoints.size() == 1;
+    const int error = TryConnect(
+        fd.get(), endpoint, last ? deadline : Deadline::After(std::min(limit, deadline.Left())));
     if (error == 0) return fd;
     if (MayPass(error)) attempt.hopeless = false;
     attempt.failures += fmt::format("{}{}: {}", attempt.failures.empty() ? "" : ", ",
@@ -185,17 +188,21 @@ UniqueFd Accept(int listener) {
   while (true) {
     UniqueFd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (fd) return fd;
-    switch (errno) {
+    const int error = errno;
+    switch (error) {
       case EINTR:
         continue;
       case EMFILE:
       case ENFILE:
+        // The kernel looks for a free descriptor first, then whether anybody waits.
+        if (!WaitFor(listener, POLLIN, Deadline::After(milliseconds(0)))) return UniqueFd();
+        [[fallthrough]];
       case ENOMEM:
       case ENOBUFS:
       case EBADF:
       case EINVAL:
       case ENOTSOCK:
-        ThrowErrno(Code::kInternal, "cannot accept a connection", errno);
+        ThrowErrno(Code::kInternal, "cannot accept a connection", error);
       default:
         return UniqueFd();  // Nobody waits, or who waited has failed already.
     }
@@ -204,11 +211,12 @@ UniqueFd Accept(int listener) {
 
 UniqueFd ConnectTcp(std::span<const std::string> addresses, const Deadline& deadline) {
   std::vector<Attempt> attempts;
-  for (const std::string& address : addresses) attempts.push_back({.address = address});
+  for (const std::string& address : addresses) {
+    attempts.push_back({address, "not tried", false, addresses.size() == 1});
+  }
   if (attempts.empty())
     throw Error(Code::kInvalidArgument, "there is no address to connect to; give at least one");
-  // A single address may use all the time; of several, a silent one must not keep us from the next.
-  milliseconds limit = attempts.size() == 1 ? milliseconds::max() : kFirstTry;
+  milliseconds limit = kFirstTry;
   milliseconds pause = kFirstPause;
   while (true) {
     bool hopeless = true;
@@ -219,7 +227,7 @@ UniqueFd ConnectTcp(std::span<const std::string> addresses, const Deadline& dead
     if (hopeless || deadline.Passed()) break;
     Pause(pause, deadline);
     pause = std::min(2 * pause, kLongestPause);
-    if (attempts.size() > 1) limit *= 2;
+    limit *= 2;
   }
   throw Error(Code::kUnavailable, fmt::format("cannot connect; tried {}", Report(attempts)));
 }

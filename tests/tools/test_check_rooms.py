@@ -74,8 +74,16 @@ def test_an_include_that_breaks_a_rule_is_named(tree, file, include, message):
 @pytest.mark.parametrize(
     ("file", "code", "message"),
     [
-        ("python/orca/comm.py", "def f():\n    import torch\n", "comm.py:2: torch is imported outside"),
-        ("python/orca/adapters/torch/a.py", "import tensorflow as tf\n", "outside python/orca/adapters/tensorflow"),
+        (
+            "python/orca/comm.py",
+            "def f():\n    import torch\n",
+            "comm.py:2: torch is imported outside",
+        ),
+        (
+            "python/orca/adapters/torch/a.py",
+            "import tensorflow as tf\n",
+            "outside python/orca/adapters/tensorflow",
+        ),
         ("python/orca/a.py", "from tests.helpers import x\n", "the package imports tests"),
     ],
 )

@@ -49,6 +49,12 @@ struct CommOptions {
   std::shared_ptr<Arena> arena;  ///< Registered memory, shared by several groups; empty: the group makes its own.
 };
 
+/// The defaults, changed by the environment: ORCA_TRANSPORT, ORCA_PEER_TIMEOUT (seconds), and so on; see SetOption.
+ORCA_API CommOptions OptionsFromEnvironment();
+/// Sets one option from text ("transport", "tcp"; times in seconds). An unknown name or a bad value throws
+/// kInvalidArgument and says what there is.
+ORCA_API void SetOption(CommOptions& options, const std::string& name, const std::string& value);
+
 /// One call of a collective: what to do with which memory. Buffers are borrowed until the call is done.
 ///
 /// `inputs` and `outputs` hold one buffer, or one a rank (the unequal forms). The static functions below say what

@@ -16,7 +16,7 @@ inline constexpr std::uint32_t kMaxFramePayload = 1024 * 1024;
 /// accidents, not forgers: the connection itself is authenticated.
 ///
 /// On the wire, little endian: magic u32, CRC32C of what follows u32, then the fields in the order
-/// below, then eight reserved bytes that are zero.
+/// below.
 struct FrameHeader {
   std::uint64_t message = 0;  ///< Number of the message on this pair of ranks, or a tag.
   std::uint64_t sequence = 0;

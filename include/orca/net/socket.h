@@ -33,6 +33,8 @@ ORCA_API UniqueFd ConnectUnix(const std::string& name, const Deadline& deadline)
 /// the deadline.
 ORCA_API void SendAll(int fd, std::span<const std::byte> data, const Deadline& deadline);
 ORCA_API void RecvAll(int fd, std::span<std::byte> data, const Deadline& deadline);
+/// Receives what there is, at least one byte; waits for it. Throws as RecvAll does.
+ORCA_API std::size_t RecvSome(int fd, std::span<std::byte> data, const Deadline& deadline);
 
 /// Hands a descriptor to the process at the other end of a Unix socket, and takes one.
 ORCA_API void SendFd(int socket, int fd, const Deadline& deadline);

@@ -1,0 +1,32 @@
+// The Python module orca._native._core.
+#include <nanobind/nanobind.h>
+
+#include "bind_comm.h"
+#include "orca/core/error.h"
+
+namespace nb = nanobind;
+
+namespace {
+
+// Raises the class of orca.errors that has the name of the code.
+void Raise(const orca::Error& error) {
+  const nb::object classes = nb::module_::import_("orca.errors").attr("BY_CODE");
+  const nb::object type = classes[nb::str(orca::CodeName(error.code()))];
+  PyErr_SetString(type.ptr(), error.what());
+}
+
+}  // namespace
+
+NB_MODULE(_core, m) {
+  m.attr("__version__") = ORCA_VERSION;
+  nb::register_exception_translator(
+      [](const std::exception_ptr& thrown, void*) {
+        try {
+          std::rethrow_exception(thrown);
+        } catch (const orca::Error& error) {
+          Raise(error);
+        }
+      },
+      nullptr);
+  orca::bindings::BindComm(m);
+}

@@ -1,0 +1,165 @@
+// The c10d backend "orca": torch.distributed over the engine's collectives.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+#include "engine.h"
+#include "task.h"
+#include "work.h"
+
+namespace orca::plugin {
+
+/// Options of one group: c10d's, and the engine's as "key=value" lines (see
+/// orca::comm::CommOptions).
+struct OrcaOptions : c10d::Backend::Options {
+  explicit OrcaOptions(std::chrono::milliseconds limit = kBackendDefaultTimeout,
+                       std::string lines = "")
+      : Options("orca", limit), settings(std::move(lines)) {}
+  std::string settings;
+};
+
+/// A process group of CPU tensors.
+///
+/// Calls with asyncOp == false run on the caller's thread and return an ended work; the others
+/// return at once. Sparse all-reduces always run on the caller's thread. Calls may come from
+/// several threads; the user sees to it that all ranks make the same calls in the same order.
+///
+/// The group belongs to the process that made it: in a forked child every call throws, and neither
+/// shutdown nor the destructor does anything, so the parent's group lives on.
+class OrcaBackend final : public c10d::Backend {
+ public:
+  /// Joins the group; returns when all ranks have.
+  OrcaBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+              c10::intrusive_ptr<OrcaOptions> options);
+  ~OrcaBackend() override;
+
+  /// Leaves every group of this process: for the end of the interpreter.
+  static void CloseAll();
+  /// One line for people: "2 ranks on 1 host, shared memory".
+  std::string Describe();
+
+  const std::string getBackendName() const override { return "orca"; }
+  bool supportsSplitting() const override { return true; }
+  bool supportsCoalescing() const override { return true; }
+  bool supportsTensorAlloc(c10::DeviceIndex) override { return true; }
+  at::Tensor allocateTensor(long size, at::TensorOptions options = {}) override;
+  std::shared_ptr<c10::Allocator> getMemAllocator() override;
+  /// A copy: ProcessGroup::splitGroup writes into what it gets.
+  c10::intrusive_ptr<Options> getBackendOptions() override;
+  void setTimeout(std::chrono::milliseconds timeout) override { timeout_ms_ = timeout.count(); }
+  void startCoalescing() override;
+  c10::intrusive_ptr<c10d::Work> endCoalescing() override;
+  c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
+                                          const std::vector<int>& ranks,
+                                          const c10::intrusive_ptr<Options>& opts) override;
+  void abort() override;
+  void shutdown() override;
+  c10d::ErrorType getError() override { return static_cast<c10d::ErrorType>(errors_->load()); }
+  void setSequenceNumberForGroup() override {}  // Every rank counts from 0.
+  std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
+
+  c10::intrusive_ptr<c10d::Work> broadcast(std::vector<at::Tensor>& tensors,
+                                           const c10d::BroadcastOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
+                                           const c10d::AllreduceOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> allreduce_sparse(std::vector<at::Tensor>& tensors,
+                                                  const c10d::AllreduceOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> allreduce_coalesced(
+      std::vector<at::Tensor>& tensors, const c10d::AllreduceCoalescedOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> reduce(std::vector<at::Tensor>& tensors,
+                                        const c10d::ReduceOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> allgather(std::vector<std::vector<at::Tensor>>& outputs,
+                                           std::vector<at::Tensor>& inputs,
+                                           const c10d::AllgatherOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> _allgather_base(at::Tensor& output, at::Tensor& input,
+                                                 const c10d::AllgatherOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> allgather_coalesced(std::vector<std::vector<at::Tensor>>& outputs,
+                                                     std::vector<at::Tensor>& inputs,
+                                                     const c10d::AllgatherOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> allgather_into_tensor_coalesced(
+      std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+      const c10d::AllgatherOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> gather(std::vector<std::vector<at::Tensor>>& outputs,
+                                        std::vector<at::Tensor>& inputs,
+                                        const c10d::GatherOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> scatter(std::vector<at::Tensor>& outputs,
+                                         std::vector<std::vector<at::Tensor>>& inputs,
+                                         const c10d::ScatterOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> reduce_scatter(std::vector<at::Tensor>& outputs,
+                                                std::vector<std::vector<at::Tensor>>& inputs,
+                                                const c10d::ReduceScatterOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(
+      at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> reduce_scatter_tensor_coalesced(
+      std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+      const c10d::ReduceScatterOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> alltoall_base(at::Tensor& output, at::Tensor& input,
+                                               std::vector<std::int64_t>& output_splits,
+                                               std::vector<std::int64_t>& input_splits,
+                                               const c10d::AllToAllOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> alltoall(std::vector<at::Tensor>& outputs,
+                                          std::vector<at::Tensor>& inputs,
+                                          const c10d::AllToAllOptions& opts) override;
+  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int peer, int tag) override;
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int peer, int tag) override;
+  c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override;
+  c10::intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions& opts) override;
+  /// A barrier; its error names the ranks that did not come, so `wait_all_ranks` changes nothing.
+  void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
+
+ private:
+  /// The group, for as long as one call uses it; shutdown waits for these.
+  class Use {
+   public:
+    Use(OrcaBackend& backend, const char* call);
+    ~Use() { backend_.users_.fetch_sub(1, std::memory_order_release); }
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+    OrcaComm* comm() const { return comm_; }
+
+   private:
+    OrcaBackend& backend_;
+    OrcaComm* comm_;
+  };
+
+  template <typename TorchOptions>
+  Task NewTask(c10d::OpType type, const char* name, const TorchOptions& opts) const;
+  void AddAllGather(Task& task, const at::Tensor& input, const at::Tensor& output);
+  void AddReduceScatter(Task& task, const at::Tensor& input, const at::Tensor& output,
+                        const c10d::ReduceOp& reduce);
+  c10::intrusive_ptr<OrcaWork> Launch(Task&& task);
+  /// Runs the steps on this thread.
+  void Run(Task& task);
+  void RunStep(OrcaComm* comm, const OrcaCall* call, const char* name);
+  /// Gives the work to startCoalescing's list, if there is one.
+  void Collect(const c10::intrusive_ptr<OrcaWork>& work);
+  struct Message {
+    decltype(OrcaApi::start_send) start;  // start_recv has the same form.
+    int peer;
+    int tag;
+  };
+  c10::intrusive_ptr<c10d::Work> StartMessage(c10d::OpType type, const char* name,
+                                              std::vector<at::Tensor>& tensors,
+                                              const Message& message);
+  at::Tensor SparseSum(const at::Tensor& input, const c10d::AllreduceOptions& opts);
+
+  const OrcaApi& api_;
+  const int epoch_;  // The fork epoch that the group belongs to.
+  const c10::intrusive_ptr<OrcaOptions> options_;
+  const std::shared_ptr<ErrorState> errors_;
+  std::atomic<std::int64_t> timeout_ms_;
+  std::atomic<OrcaComm*> comm_{nullptr};
+  std::atomic<int> users_{0};
+  std::atomic<std::uint64_t> sequence_{0};
+  std::atomic<bool> coalescing_{false};
+  std::mutex batch_mutex_;
+  std::vector<c10::intrusive_ptr<OrcaWork>> batch_;  // Guarded by batch_mutex_.
+};
+
+}  // namespace orca::plugin

@@ -1,0 +1,238 @@
+#include "work.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <Python.h>
+#include <pthread.h>
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+
+namespace orca::plugin {
+namespace {
+
+/// Threads that complete futures which Python code waits for.
+///
+/// What is chained to a future may itself wait for a collective (PowerSGD does), so neither the
+/// engine's thread nor a single one of ours may run it: whenever no thread is idle, a new one
+/// starts. They live as long as the process.
+class FutureThreads {
+ public:
+  void Run(std::function<void()> task) {
+    const std::lock_guard lock(mutex_);
+    tasks_.push_back(std::move(task));
+    if (tasks_.size() > idle_) {
+      std::thread([this] { Loop(); }).detach();
+    } else {
+      wake_.notify_one();
+    }
+  }
+
+ private:
+  void Loop() {
+    pthread_setname_np(pthread_self(), "orca-futures");
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      ++idle_;
+      wake_.wait(lock, [this] { return !tasks_.empty(); });
+      --idle_;
+      {
+        const std::function<void()> task = std::move(tasks_.front());
+        tasks_.pop_front();
+        lock.unlock();
+        task();
+      }
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::function<void()>> tasks_;  // Guarded by mutex_, as is idle_.
+  std::size_t idle_ = 0;
+};
+
+}  // namespace
+
+void NoteError(ErrorState& errors, const OrcaError& error) {
+  switch (static_cast<Code>(error.code)) {
+    case Code::kInvalidArgument:  // The group is as good as before.
+      return;
+    case Code::kTimeout:
+      return errors.store(static_cast<int>(c10d::ErrorType::TIMEOUT));
+    case Code::kPeerLost:
+      return errors.store(static_cast<int>(c10d::ErrorType::REMOTE_ERROR));
+    default:
+      return errors.store(static_cast<int>(c10d::ErrorType::COMM_ERROR));
+  }
+}
+
+void Rest::Copy() {
+  if (copies.empty()) return;
+  // As every backend writes its outputs: autograd does not see it.
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  for (auto& [to, from] : copies) to.copy_(from);
+  copies.clear();
+}
+
+OrcaWork::OrcaWork(c10d::OpType type, const char* name, std::uint64_t sequence,
+                   std::vector<at::Tensor> outputs, Rest rest, std::shared_ptr<ErrorState> errors,
+                   const char* profile)
+    : Work(-1, type, profile),
+      name_(name),
+      sequence_(sequence),
+      outputs_(std::move(outputs)),
+      rest_(std::move(rest)),
+      errors_(std::move(errors)) {}
+
+void* OrcaWork::ExpectDone() {
+  ExpectPart();
+  return c10::intrusive_ptr<OrcaWork>::reclaim_copy(this).release();
+}
+
+void OrcaWork::Forget(void* context) {
+  const auto self = c10::intrusive_ptr<OrcaWork>::reclaim(static_cast<OrcaWork*>(context));
+  parts_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void OrcaWork::Fail(std::exception_ptr error) {
+  const std::lock_guard lock(mutex_);
+  if (!exception_) exception_ = std::move(error);
+}
+
+void OrcaWork::Join(c10::intrusive_ptr<OrcaWork> whole) {
+  std::exception_ptr error;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!completed_) {
+      whole_ = std::move(whole);
+      return;
+    }
+    error = exception_;
+  }
+  whole->PartEnded(error, -1);
+}
+
+void OrcaWork::OnDone(void* context, const OrcaError* error, std::int32_t source) {
+  const auto self = c10::intrusive_ptr<OrcaWork>::reclaim(static_cast<OrcaWork*>(context));
+  std::exception_ptr thrown;
+  if (error != nullptr) {
+    if (self->errors_) NoteError(*self->errors_, *error);
+    thrown = MakeError(*error, self->name_);
+  }
+  self->PartEnded(std::move(thrown), source);
+}
+
+void OrcaWork::PartEnded(std::exception_ptr error, int source) {
+  if (error) Fail(std::move(error));
+  if (source >= 0) {
+    const std::lock_guard lock(mutex_);
+    source_ = source;
+  }
+  if (parts_.fetch_sub(1, std::memory_order_acq_rel) == 1) End();
+}
+
+void OrcaWork::End() {
+  try {
+    if (!exception()) rest_.Copy();
+  } catch (...) {
+    Fail(std::current_exception());
+  }
+  rest_ = {};
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  c10::intrusive_ptr<OrcaWork> whole;
+  std::function<void()> end_profile;
+  std::exception_ptr error;
+  bool python = false;
+  {
+    const std::lock_guard lock(mutex_);
+    completed_ = true;
+    ended_.store(true, std::memory_order_release);
+    future = future_;
+    python = python_future_;
+    whole = std::move(whole_);
+    error = exception_;
+    end_profile = std::move(recordFunctionEndCallback_);
+    recordFunctionEndCallback_ = nullptr;
+  }
+  cv_.notify_all();
+  if (end_profile) end_profile();
+  if (whole) whole->PartEnded(error, -1);
+  if (!future) return;
+  if (!python) {
+    CompleteFuture(*future);
+    return;
+  }
+  PerProcess<FutureThreads>().Run([self = c10::intrusive_ptr<OrcaWork>::reclaim_copy(this),
+                                   future] { self->CompleteFuture(*future); });
+}
+
+void OrcaWork::CompleteFuture(c10::ivalue::Future& future) const {
+  if (exception_) {
+    future.setError(exception_);
+  } else if (nested_.size() > 1) {
+    future.markCompleted(c10::IValue(nested_));
+  } else {
+    future.markCompleted(c10::IValue(nested_.empty() ? outputs_ : nested_[0]));
+  }
+}
+
+bool OrcaWork::isSuccess() const {
+  const std::lock_guard lock(mutex_);
+  return completed_ && !exception_;
+}
+
+std::exception_ptr OrcaWork::exception() const {
+  const std::lock_guard lock(mutex_);
+  return exception_;
+}
+
+int OrcaWork::sourceRank() const {
+  const std::lock_guard lock(mutex_);
+  return source_;
+}
+
+std::vector<at::Tensor> OrcaWork::result() {
+  TORCH_CHECK(nested_.size() <= 1, name_,
+              ": the result is a list of lists; use get_future().value()");
+  return nested_.empty() ? outputs_ : nested_[0];
+}
+
+bool OrcaWork::wait(std::chrono::milliseconds timeout) {
+  if (!ended_.load(std::memory_order_acquire)) {
+    std::unique_lock lock(mutex_);
+    const auto ended = [this] { return completed_; };
+    if (timeout == kNoTimeout) {
+      cv_.wait(lock, ended);  // The call itself has a limit.
+    } else if (!cv_.wait_for(lock, timeout, ended)) {
+      C10_THROW_ERROR(DistBackendError,
+                      c10::str(name_, " (number ", sequence_, "): not done after ", timeout.count(),
+                               " ms of wait(); it goes on"));
+    }
+  }
+  if (exception_) std::rethrow_exception(exception_);  // Not written any more.
+  return true;
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> OrcaWork::getFuture() {
+  c10::intrusive_ptr<c10::ivalue::Future> future;
+  {
+    const std::lock_guard lock(mutex_);
+    // Reducers ask from C++, without the GIL; then nobody chains anything that waits.
+    python_future_ = python_future_ || PyGILState_Check() == 1;
+    if (future_) return future_;
+    const auto list = c10::ListType::create(c10::TensorType::get());
+    future_ = nested_.size() > 1
+                  ? c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(list))
+                  : c10::make_intrusive<c10::ivalue::Future>(list);
+    future = future_;
+    if (!completed_) return future;
+  }
+  CompleteFuture(*future);
+  return future;
+}
+
+}  // namespace orca::plugin

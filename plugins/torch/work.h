@@ -1,0 +1,101 @@
+// What a torch.distributed call returns.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <utility>
+#include <vector>
+
+#include "engine.h"
+
+namespace orca::plugin {
+
+/// The latest failure of a group, as c10d::ErrorType; shared by a backend and its works.
+using ErrorState = std::atomic<int>;
+
+void NoteError(ErrorState& errors, const OrcaError& error);
+
+/// What a call leaves to do when the engine is done with it, and what must stay alive until then.
+struct Rest {
+  std::vector<at::Tensor> held;                           ///< Memory that the engine uses.
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;  ///< (to, from), made at the end.
+  void Copy();
+};
+
+/// One call of a process group: ended from the start, or ended by the engine's callbacks.
+///
+/// Any thread may use it. It holds its tensors until the end. A future is made when somebody asks
+/// for one.
+class OrcaWork final : public c10d::Work {
+ public:
+  /// A call that has ended well.
+  OrcaWork(c10d::OpType type, const char* name, std::uint64_t sequence,
+           std::vector<at::Tensor> outputs)
+      : Work(-1, type), name_(name), sequence_(sequence), outputs_(std::move(outputs)) {
+    completed_ = true;
+    ended_.store(true, std::memory_order_relaxed);
+  }
+  /// A call that goes on until Release and the end of all parts that it was told to expect.
+  /// `profile` is the title of the event in a profile, or null.
+  OrcaWork(c10d::OpType type, const char* name, std::uint64_t sequence,
+           std::vector<at::Tensor> outputs, Rest rest, std::shared_ptr<ErrorState> errors,
+           const char* profile);
+
+  /// Sets the value of the future to a list of lists, as allgather_coalesced wants it. Before the
+  /// future is used.
+  void Nest(std::vector<std::vector<at::Tensor>> outputs) { nested_ = std::move(outputs); }
+
+  /// One part more must end.
+  void ExpectPart() { parts_.fetch_add(1, std::memory_order_relaxed); }
+  /// As above; returns the context for the OnDone that ends the part.
+  void* ExpectDone();
+  /// Takes back an ExpectDone whose part could not be started.
+  void Forget(void* context);
+  /// No further parts will come.
+  void Release() { PartEnded(nullptr, -1); }
+  /// Remembers the first error.
+  void Fail(std::exception_ptr error);
+  /// Ends a part of `whole` when this work ends; `whole` must expect it.
+  void Join(c10::intrusive_ptr<OrcaWork> whole);
+  /// The engine's completion callback.
+  static void OnDone(void* context, const OrcaError* error, std::int32_t source);
+
+  const std::vector<at::Tensor>& outputs() const { return outputs_; }
+
+  bool isCompleted() override { return ended_.load(std::memory_order_acquire); }
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  int sourceRank() const override;
+  std::vector<at::Tensor> result() override;
+  void synchronize() override {}
+  /// Throws the call's error, or DistBackendError when `timeout` passes first; the call then goes
+  /// on.
+  bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  std::uint64_t getSequencenumber() const override { return sequence_; }
+
+ private:
+  void PartEnded(std::exception_ptr error, int source);
+  void End();
+  void CompleteFuture(c10::ivalue::Future& future) const;
+
+  const char* const name_;
+  const std::uint64_t sequence_;
+  const std::vector<at::Tensor> outputs_;
+  std::vector<std::vector<at::Tensor>> nested_;
+  Rest rest_;                           // Touched by the thread that ends the work only.
+  std::shared_ptr<ErrorState> errors_;  // Null for works that have ended from the start.
+  std::atomic<int> parts_{1};           // Parts that have not ended, and one for Release.
+  std::atomic<bool> ended_{false};
+  int source_ = -1;             // Guarded by mutex_, as are those below.
+  bool python_future_ = false;  // Whether Python code may wait for future_.
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+  c10::intrusive_ptr<OrcaWork> whole_;
+};
+
+}  // namespace orca::plugin

@@ -1,0 +1,1 @@
+"""The only place where frameworks are imported, one folder each."""

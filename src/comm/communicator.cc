@@ -1,0 +1,532 @@
+#include "orca/comm/communicator.h"
+
+#include <fmt/format.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "comm/collective_checks.h"
+#include "comm/group.h"
+#include "comm/messenger.h"
+#include "comm/monitor.h"
+#include "comm/rendezvous.h"
+#include "comm/segment_arena.h"
+#include "comm/work.h"
+#include "orca/core/host.h"
+#include "orca/core/log.h"
+#include "orca/net/socket.h"
+
+namespace orca::comm {
+namespace {
+
+constexpr int kMaxWorld = 1024;
+constexpr int kDefaultStreams = 2;
+constexpr std::chrono::microseconds kSpin(50);
+constexpr std::uint32_t kControlSegment = 0xffffffff;  // the group's own memory, as opposed to a rank's arena
+constexpr std::chrono::seconds kDialPatience(10);
+constexpr std::chrono::seconds kSegmentPatience(2);
+
+void CheckMembership(const Membership& membership) {
+  if (membership.world < 1 || membership.world > kMaxWorld) {
+    throw Error(Code::kInvalidArgument,
+                fmt::format("a group of {} ranks is not possible; 1 to {} are", membership.world, kMaxWorld));
+  }
+  if (membership.rank < 0 || membership.rank >= membership.world) {
+    throw Error(Code::kInvalidArgument, fmt::format("rank {} is not in a group of {}; ranks are 0 to {}",
+                                                    membership.rank, membership.world, membership.world - 1));
+  }
+  if (membership.world > 1 && !membership.store) {
+    throw Error(Code::kInvalidArgument, "a group of several ranks needs a store to meet in; set Membership::store");
+  }
+}
+
+// The engine's one implementation.
+class GroupCommunicator final : public Communicator {
+ public:
+  GroupCommunicator(const Membership& membership, const CommOptions& options)
+      : options_(options),
+        generation_(membership.generation),
+        job_(net::HashName(membership.group)),
+        forks_(ForkCount()),
+        arena_(options.arena ? options.arena : Arena::Create()),
+        segments_(dynamic_cast<SegmentArena&>(*arena_)) {
+    CheckMembership(membership);
+    Join(membership);
+  }
+
+  ~GroupCommunicator() override {
+    if (Forked()) {
+      // The threads exist in the parent only, and the connections are the parent's.
+      (void)worker_.release();
+      (void)messenger_.release();
+      (void)monitor_.release();
+      (void)mesh_.release();
+      (void)local_.release();
+      return;
+    }
+    bool pending = false;
+    {
+      const std::lock_guard lock(queue_mutex_);
+      pending = !queue_.empty() || busy_;
+    }
+    if (pending) Abort("the group was closed while a collective was under way");
+    worker_.reset();
+    messenger_.reset();
+    local_->Leave();
+    monitor_->Leave();
+  }
+
+  int rank() const override { return topology_.rank(); }
+  int world() const override { return topology_.world(); }
+  const std::shared_ptr<Arena>& arena() const override { return arena_; }
+  std::uint64_t sequence() const override { return sequence_.load(std::memory_order_relaxed); }
+
+  std::string Describe() const override {
+    const char* how = topology_.hosts() == 1                   ? "shared memory"
+                      : topology_.hosts() == topology_.world() ? "TCP"
+                                                               : "shared memory and TCP";
+    return fmt::format("{} rank{} on {} host{}, {}", world(), world() == 1 ? "" : "s", topology_.hosts(),
+                       topology_.hosts() == 1 ? "" : "s", world() == 1 ? "alone" : how);
+  }
+
+  void Run(const Collective& call) override {
+    CheckUsable();
+    CheckCall(call, rank(), world());
+    {
+      std::unique_lock lock(queue_mutex_);
+      idle_.wait(lock, [this] { return queue_.empty() && !busy_; });  // every queued call has a deadline
+      busy_ = true;
+    }
+    const Idle idle(*this);
+    Execute(call);
+  }
+
+  Work Start(Collective call, DoneCallback done) override {
+    CheckUsable();
+    CheckCall(call, rank(), world());
+    auto state = std::make_shared<Work::State>();
+    state->callback = std::move(done);
+    {
+      const std::lock_guard lock(queue_mutex_);
+      if (!worker_) worker_ = StartThread([this](const std::stop_token& stop) { RunQueue(stop); });
+      queue_.push_back({.call = std::move(call), .state = state});
+    }
+    queued_.notify_one();
+    return Work(std::move(state));
+  }
+
+  void Send(ConstBytes data, int peer, std::uint64_t tag) override {
+    const auto state = messenger().StartSend(data, CheckPeer(peer), tag, Deadline::After(options_.timeout), nullptr);
+    messenger_->Drive(*state);
+    Work(state).Wait();
+  }
+
+  int Recv(Bytes data, int peer, std::uint64_t tag) override {
+    const auto state =
+        messenger().StartRecv(data, peer == kAnySource ? peer : CheckPeer(peer), tag, Deadline::After(options_.timeout),
+                              nullptr);
+    messenger_->Drive(*state);
+    const Work work(state);
+    work.Wait();
+    return work.source();
+  }
+
+  Work StartSend(ConstBytes data, int peer, std::uint64_t tag, DoneCallback done) override {
+    auto state =
+        messenger().StartSend(data, CheckPeer(peer), tag, Deadline::After(options_.timeout), std::move(done));
+    messenger_->DriveInBackground();
+    return Work(std::move(state));
+  }
+
+  Work StartRecv(Bytes data, int peer, std::uint64_t tag, DoneCallback done) override {
+    auto state = messenger().StartRecv(data, peer == kAnySource ? peer : CheckPeer(peer), tag,
+                                       Deadline::After(options_.timeout), std::move(done));
+    messenger_->DriveInBackground();
+    return Work(std::move(state));
+  }
+
+  void Abort(const std::string& reason) override {
+    if (Forked()) return;
+    monitor_->Fail({.code = Code::kAborted, .text = fmt::format("{} aborted the group: {}", topology_.Name(rank()),
+                                                                reason)});
+  }
+
+ private:
+  struct Pending {
+    Collective call;
+    std::shared_ptr<Work::State> state;
+  };
+
+  // Lets the next call begin.
+  class Idle {
+   public:
+    explicit Idle(GroupCommunicator& owner) : owner_(owner) {}
+    Idle(const Idle&) = delete;
+    Idle& operator=(const Idle&) = delete;
+    ~Idle() {
+      const std::lock_guard lock(owner_.queue_mutex_);
+      owner_.busy_ = false;
+      owner_.idle_.notify_all();
+      owner_.queued_.notify_one();
+    }
+
+   private:
+    GroupCommunicator& owner_;
+  };
+
+  // ---- joining -------------------------------------------------------------------------------------------------
+
+  void Join(const Membership& membership) {
+    const Deadline deadline = Deadline::After(options_.connect_timeout);
+    Rendezvous rendezvous(membership, deadline);
+    std::string unix_name;
+    UniqueFd unix_listener = net::ListenUnix(&unix_name);
+    std::vector<Card> cards;
+    for (const std::string& text : rendezvous.Meet("card", MakeCard(membership.rank, unix_name).Encode())) {
+      cards.push_back(Card::Decode(text));
+    }
+    CheckCards(cards);
+    topology_ = Topology(membership.rank, std::move(cards));
+    secret_ = rendezvous.AgreeOnSecret();
+    UniqueFd tcp_listener;
+    if (topology_.hosts() > 1) {
+      std::string bound;
+      tcp_listener = net::ListenTcp(ListenAddress(), &bound);
+      addresses_ = rendezvous.Meet("address", Reachable(bound));
+    }
+    SharedMemory memory;
+    if (topology_.local_index() == 0) {
+      const std::size_t bytes = LocalGroup::SegmentBytes(static_cast<int>(topology_.local_ranks().size()));
+      CheckMemoryFor(bytes, "the group's shared memory");
+      memory = SharedMemory::Create("orca-group", bytes);
+      LocalGroup::Format(memory, static_cast<int>(topology_.local_ranks().size()));
+      control_ = {.fd = memory.fd(), .bytes = bytes};
+    } else {
+      memory = FetchSegment(topology_.leader(topology_.host()), kControlSegment, deadline);
+    }
+    MakeParts(std::move(memory));
+    monitor_->Listen(std::move(unix_listener), true);
+    if (tcp_listener) monitor_->Listen(std::move(tcp_listener), false);
+    monitor_->Start();
+    if (rank() != 0) {
+      net::SessionKeys keys;
+      UniqueFd socket = Dial(0, Role::kControl, 0, deadline, &keys);
+      monitor_->ConnectHub(std::move(socket), keys);
+    }
+    monitor_->WaitUntilReady(deadline);
+    Log(LogLevel::kDebug, fmt::format("{} joined: {}", topology_.Name(rank()), Describe()));
+  }
+
+  Card MakeCard(int my_rank, const std::string& unix_name) const {
+    Card card;
+    card.version = ORCA_VERSION;
+    card.options = fmt::format("transport={} streams={} wire_bf16={}", options_.transport, options_.streams,
+                               options_.wire_bf16);
+    card.host = options_.host.empty() ? HostIdentity() : options_.host;
+    if (options_.transport == "tcp") card.host += fmt::format("/rank {}", my_rank);
+    card.host_name = options_.host.empty() ? HostName() : options_.host;
+    card.pid = ::getpid();
+    card.unix_name = unix_name;
+    card.cpus = AllowedCpus();
+    return card;
+  }
+
+  // Ranks that only pretend to be on several hosts need no more than the loopback.
+  std::string ListenAddress() const {
+    if (!options_.address.empty()) return options_.address + ":0";
+    const std::string identity = HostIdentity();
+    for (int r = 0; r < world(); ++r) {
+      if (!topology_.card(r).host.starts_with(identity)) return "0.0.0.0:0";
+    }
+    return "127.0.0.1:0";
+  }
+
+  std::string Reachable(const std::string& bound) const {
+    if (!bound.starts_with("0.0.0.0:")) return bound;
+    const std::string port = bound.substr(bound.rfind(':'));
+    std::string all;
+    for (const std::string& address : net::LocalAddresses()) {
+      if (address.find(':') != std::string::npos) continue;  // listening on IPv4
+      all += (all.empty() ? "" : " ") + address + port;
+    }
+    return all;
+  }
+
+  void MakeParts(SharedMemory memory) {
+    const auto& local_ranks = topology_.local_ranks();
+    std::vector<std::string> local_names;
+    CpuSet cpus;
+    for (const int r : local_ranks) {
+      local_names.push_back(topology_.Name(r));
+      cpus |= topology_.card(r).cpus;
+    }
+    const int cores = std::min(static_cast<int>(cpus.count()), CgroupCpuLimit());
+    const bool roomy = static_cast<int>(local_ranks.size()) <= cores;
+    const std::chrono::nanoseconds spin = roomy ? kSpin : std::chrono::microseconds(0);
+    local_ = std::make_unique<LocalGroup>(
+        std::move(memory),
+        LocalGroupOptions{.index = topology_.local_index(),
+                          .size = static_cast<int>(local_ranks.size()),
+                          .names = std::move(local_names),
+                          .spin = spin,
+                          .peer_timeout = options_.peer_timeout,
+                          .warn_after = options_.warn_after,
+                          .map_segment = [this](int peer, std::uint32_t segment) {
+                            return FetchSegment(topology_.local_ranks()[static_cast<std::size_t>(peer)], segment,
+                                                Deadline::After(kDialPatience));
+                          }});
+    const auto failure = [this] { return local_->failure(); };
+    mesh_ = std::make_unique<Mesh>(MeshOptions{
+        .rank = rank(),
+        .names = topology_.Names(),
+        .streams = options_.streams > 0 ? options_.streams : kDefaultStreams,
+        .spin = spin,
+        .warn_after = options_.warn_after,
+        .connect = [this](int peer, int stream, const Deadline&) {
+          return Dial(peer, Role::kData, static_cast<std::uint32_t>(stream), Deadline::After(kDialPatience));
+        },
+        .failure = failure});
+    messenger_ = std::make_unique<Messenger>(MessengerOptions{
+        .rank = rank(),
+        .names = topology_.Names(),
+        .spin = spin,
+        .connect = [this](int peer, const Deadline&) {
+          return Dial(peer, Role::kMessages, 0, Deadline::After(kDialPatience));
+        },
+        .failure = failure,
+        .on_failure = [this](const Failure& f) { monitor_->Fail(f); }});
+    monitor_ = std::make_unique<Monitor>(MonitorOptions{
+        .rank = rank(),
+        .world = world(),
+        .names = topology_.Names(),
+        .secret = secret_,
+        .job = job_,
+        .generation = generation_,
+        .peer_timeout = options_.peer_timeout,
+        .heartbeat = [this] { local_->Heartbeat(); },
+        .on_failure = [this](const Failure& f) { Spread(f); },
+        .on_connection = [this](net::Acceptor::Connection connection) { Serve(std::move(connection)); }});
+  }
+
+  // Connects to another rank: over a Unix socket on the same host, else over TCP.
+  UniqueFd Dial(int peer, Role role, std::uint32_t index, const Deadline& deadline, net::SessionKeys* keys = nullptr) {
+    UniqueFd socket;
+    try {
+      if (topology_.is_local(peer)) {
+        socket = net::ConnectUnix(topology_.card(peer).unix_name, deadline);
+      } else {
+        std::vector<std::string> addresses;
+        std::string rest = addresses_[static_cast<std::size_t>(peer)];
+        while (!rest.empty()) {
+          const auto space = rest.find(' ');
+          addresses.push_back(rest.substr(0, space));
+          rest = space == std::string::npos ? "" : rest.substr(space + 1);
+        }
+        socket = net::ConnectTcp(addresses, deadline);
+        net::TuneDataSocket(socket.get(), options_.peer_timeout);
+      }
+      const net::Hello hello{.job = job_,
+                             .generation = generation_,
+                             .role = static_cast<std::uint32_t>(role),
+                             .rank = static_cast<std::uint32_t>(rank()),
+                             .index = index};
+      const net::SessionKeys agreed = net::ConnectHandshake(socket.get(), secret_, hello, deadline);
+      if (keys != nullptr) *keys = agreed;
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("{} cannot connect to {}: {}", topology_.Name(rank()),
+                                            topology_.Name(peer), error.what()));
+    }
+    return socket;
+  }
+
+  SharedMemory FetchSegment(int owner, std::uint32_t segment, const Deadline& deadline) {
+    const UniqueFd socket = Dial(owner, Role::kSegment, segment, deadline);
+    std::uint64_t bytes = 0;
+    net::RecvAll(socket.get(), std::as_writable_bytes(std::span(&bytes, 1)), deadline);
+    return SharedMemory::Map(net::RecvFd(socket.get(), deadline), bytes);
+  }
+
+  // ---- on the monitor's thread ---------------------------------------------------------------------------------
+
+  void Serve(net::Acceptor::Connection connection) {
+    const int peer = static_cast<int>(connection.hello.rank);
+    switch (static_cast<Role>(connection.hello.role)) {
+      case Role::kData:
+        if (!connection.local) net::TuneDataSocket(connection.socket.get(), options_.peer_timeout);
+        mesh_->AddStream(peer, std::move(connection.socket));
+        return;
+      case Role::kMessages:
+        if (!connection.local) net::TuneDataSocket(connection.socket.get(), options_.peer_timeout);
+        messenger_->AddLink(peer, std::move(connection.socket));
+        return;
+      case Role::kSegment:
+        if (connection.local) ServeSegment(connection.socket.get(), connection.hello.index);
+        return;
+      case Role::kControl:
+        return;
+    }
+  }
+
+  void ServeSegment(int socket, std::uint32_t index) {
+    try {
+      const auto descriptor = index == kControlSegment ? control_ : segments_.segment(index);
+      const Deadline deadline = Deadline::After(kSegmentPatience);
+      net::SendAll(socket, std::as_bytes(std::span(&descriptor.bytes, 1)), deadline);
+      net::SendFd(socket, descriptor.fd, deadline);
+    } catch (const Error& error) {
+      Log(LogLevel::kWarning, fmt::format("cannot hand over shared memory: {}", error.what()));
+    }
+  }
+
+  void Spread(const Failure& failure) {
+    local_->Abort(failure);
+    mesh_->Wake();
+    messenger_->Wake();
+  }
+
+  // ---- running collectives -------------------------------------------------------------------------------------
+
+  bool Forked() const { return ForkCount() != forks_; }
+
+  void CheckUsable() const {
+    if (Forked()) {
+      throw Error(Code::kFailedPrecondition,
+                  fmt::format("this process was forked from {}, whose group it cannot use; form a group of its own, or "
+                              "start it by spawn instead of fork",
+                              topology_.Name(rank())));
+    }
+    if (const auto failure = local_->failure()) throw Error(failure->code, failure->text);
+  }
+
+  int CheckPeer(int peer) const {
+    if (peer >= 0 && peer < world() && peer != rank()) return peer;
+    throw Error(Code::kInvalidArgument,
+                fmt::format("rank {} cannot exchange messages with rank {} in a group of {}", rank(), peer, world()));
+  }
+
+  Messenger& messenger() {
+    CheckUsable();
+    return *messenger_;
+  }
+
+  void Execute(const Collective& call) {
+    const std::uint64_t sequence = sequence_.fetch_add(1, std::memory_order_relaxed) + 1;
+    try {
+      const Deadline deadline = Deadline::After(call.timeout.count() > 0 ? call.timeout : options_.timeout);
+      const CallRecord record = RecordOf(call, segments_);
+      if (topology_.hosts() > 1) mesh_->Begin(sequence, record, deadline);
+      local_->Arrive(sequence, record, ArrivalPayload(call, rank()), deadline);
+      Group group{.topology = topology_, .local = *local_, .mesh = *mesh_, .wire_bf16 = options_.wire_bf16};
+      Dispatch(group, call);
+    } catch (const Error& error) {
+      monitor_->Fail({.code = error.code(), .text = error.what()});
+      throw;
+    } catch (const std::exception& error) {
+      const Failure failure{.code = Code::kResourceExhausted,
+                            .text = fmt::format("{} failed in {} #{}: {}", topology_.Name(rank()), Name(call.op),
+                                                sequence, error.what())};
+      monitor_->Fail(failure);
+      throw Error(failure.code, failure.text);
+    }
+  }
+
+  static void Dispatch(Group& group, const Collective& call) {
+    switch (call.op) {
+      case Op::kBarrier:
+        return RunBarrier(group);
+      case Op::kAllReduce:
+        return RunAllReduce(group, call);
+      case Op::kReduce:
+        return RunReduce(group, call);
+      case Op::kBroadcast:
+        return RunBroadcast(group, call);
+      case Op::kAllGather:
+        return RunAllGather(group, call);
+      case Op::kReduceScatter:
+        return RunReduceScatter(group, call);
+      case Op::kAllToAll:
+        return RunAllToAll(group, call);
+      case Op::kGather:
+        return RunGather(group, call);
+      case Op::kScatter:
+        return RunScatter(group, call);
+    }
+  }
+
+  template <typename Body>
+  static std::unique_ptr<std::jthread> StartThread(Body body) {
+    try {
+      return std::make_unique<std::jthread>(std::move(body));
+    } catch (const std::system_error& error) {
+      throw Error(Code::kResourceExhausted,
+                  fmt::format("cannot start a thread: {}", DescribeLimitError(error.code().value())));
+    }
+  }
+
+  // The body of the thread that runs asynchronous calls.
+  void RunQueue(const std::stop_token& stop) {
+    ::pthread_setname_np(::pthread_self(), "orca-comm");
+    for (;;) {
+      Pending next;
+      {
+        std::unique_lock lock(queue_mutex_);
+        // A stop lets queued calls run out: they fail at once, because the group was aborted.
+        queued_.wait(lock, stop, [this] { return !queue_.empty() && !busy_; });
+        if (queue_.empty() || busy_) return;
+        next = std::move(queue_.front());
+        queue_.pop_front();
+        busy_ = true;
+      }
+      std::exception_ptr error;
+      {
+        const Idle idle(*this);
+        try {
+          if (const auto failure = local_->failure()) throw Error(failure->code, failure->text);
+          Execute(next.call);
+        } catch (...) {
+          error = std::current_exception();
+        }
+      }
+      next.state->Finish(error);
+    }
+  }
+
+  CommOptions options_;
+  std::uint64_t generation_;
+  std::array<std::uint8_t, 16> job_;
+  std::uint64_t forks_;
+  std::shared_ptr<Arena> arena_;
+  SegmentArena& segments_;
+  net::Secret secret_;
+  Topology topology_;
+  std::vector<std::string> addresses_;  // "host:port host:port", one entry a rank
+  SegmentArena::Descriptor control_;
+  std::atomic<std::uint64_t> sequence_{0};
+
+  std::unique_ptr<LocalGroup> local_;
+  std::unique_ptr<Mesh> mesh_;
+  std::unique_ptr<Messenger> messenger_;
+  std::unique_ptr<Monitor> monitor_;  // its thread uses those above
+
+  std::mutex queue_mutex_;  // guards queue_, busy_ and the start of worker_
+  std::condition_variable idle_;
+  std::condition_variable_any queued_;
+  std::deque<Pending> queue_;
+  bool busy_ = false;  // somebody runs a collective
+  std::unique_ptr<std::jthread> worker_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> Communicator::Connect(const Membership& membership, const CommOptions& options) {
+  return std::make_unique<GroupCommunicator>(membership, options);
+}
+
+}  // namespace orca::comm

@@ -1,0 +1,23 @@
+"""The examples run as their first lines say."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from conftest import ROOT, clean_environment, run
+
+
+@pytest.mark.parametrize("backend", ["gloo", "orca"])
+def test_the_demo_learns(backend, tmp_path):
+    """On digits, which every environment has: a second of training."""
+    result = tmp_path / "result.json"
+    run(
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+        *(ROOT / "examples/fashion_mnist_ddp.py", "--backend", backend, "--data", "digits"),
+        *("--epochs", 12, "--batch-size", 16, "--result", result),
+        env=clean_environment(OMP_NUM_THREADS="1"),
+        timeout=120,
+    )
+    assert json.loads(result.read_text())["accuracy"] > 0.7
