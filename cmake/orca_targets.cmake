@@ -25,5 +25,6 @@ endif()
 # Warnings are errors in the project's own code.
 function(orca_warnings target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
-    -Wno-missing-field-initializers -Werror)
+    -Wno-missing-field-initializers -Werror
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)  # GCC 12 raises it for std::string's own operator+
 endfunction()
