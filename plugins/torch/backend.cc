@@ -125,7 +125,8 @@ OrcaBackend::OrcaBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
       epoch_(ForkEpoch()),
       options_(std::move(options)),
       errors_(std::make_shared<ErrorState>(static_cast<int>(c10d::ErrorType::SUCCESS))),
-      timeout_ms_(options_->timeout.count()) {
+      timeout_ms_(options_->timeout.count()),
+      self_mailbox_(rank) {
   init();
   comm_ = Connect(api_, *store, rank, size, *options_);
   const std::lock_guard lock(Groups().mutex);
@@ -211,6 +212,9 @@ void OrcaBackend::shutdown() {
   const GilReleased released;
   OrcaComm* comm = comm_.exchange(nullptr);
   if (comm == nullptr) return;
+  self_mailbox_.Close(std::make_exception_ptr(
+      c10::DistBackendError({__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)},
+                            "orca:recv: the process group was shut down before the message came")));
   if (users_.load() > 0) {
     // Another thread is in a call; it must be out before the group goes.
     api_.abort(comm, ("rank " + std::to_string(rank_) + " shut the process group down").c_str());
@@ -666,12 +670,19 @@ WorkPtr OrcaBackend::StartMessage(OpType type, const char* name, Tensors& tensor
   Task task{type, name, true, Milliseconds(0)};
   task.CheckOne(tensors, "input");
   if (message.tag < 0) task.Invalid(c10::str("Tag must be nonnegative, got ", message.tag));
-  const OrcaBuffer buffer = type == OpType::SEND ? task.In(tensors[0]) : task.Out(tensors[0]);
+  task.CheckDense(tensors[0]);
+  const bool to_self = message.peer == rank_;
+  OrcaBuffer buffer{};
+  if (!to_self) buffer = type == OpType::SEND ? task.In(tensors[0]) : task.Out(tensors[0]);
   const Use use(*this, name);
   const bool profiled = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE).has_value();
   const std::uint64_t sequence = sequence_.fetch_add(1, std::memory_order_relaxed) + 1;
   auto work = c10::make_intrusive<OrcaWork>(type, name, sequence, tensors, std::move(task.rest),
                                             errors_, profiled ? name : nullptr);
+  if (to_self) {
+    ExchangeWithSelf(work, tensors[0], message.tag);
+    return work;
+  }
   void* context = work->ExpectDone();
   OrcaError error;
   if (message.start(use.comm(), buffer, message.peer, static_cast<std::uint64_t>(message.tag),
@@ -683,6 +694,19 @@ WorkPtr OrcaBackend::StartMessage(OpType type, const char* name, Tensors& tensor
   work->Release();
   Collect(work);
   return work;
+}
+
+void OrcaBackend::ExchangeWithSelf(const c10::intrusive_ptr<OrcaWork>& work,
+                                   const at::Tensor& tensor, int tag) {
+  work->LimitWait(Milliseconds(timeout_ms_));
+  if (work->retrieveOpType() == OpType::SEND) {
+    self_mailbox_.Send(tensor, tag);
+  } else {
+    work->ExpectPart();
+    self_mailbox_.Recv(tensor, tag, work);
+  }
+  work->Release();
+  Collect(work);
 }
 
 WorkPtr OrcaBackend::send(Tensors& tensors, int peer, int tag) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine.h"
+#include "self_mailbox.h"
 #include "task.h"
 #include "work.h"
 
@@ -147,6 +148,9 @@ class OrcaBackend final : public c10d::Backend {
   c10::intrusive_ptr<c10d::Work> StartMessage(c10d::OpType type, const char* name,
                                               std::vector<at::Tensor>& tensors,
                                               const Message& message);
+  /// Sends or receives `tensor` of this rank for itself.
+  void ExchangeWithSelf(const c10::intrusive_ptr<OrcaWork>& work, const at::Tensor& tensor,
+                        int tag);
   at::Tensor SparseSum(const at::Tensor& input, const c10d::AllreduceOptions& opts);
 
   const OrcaApi& api_;
@@ -158,6 +162,7 @@ class OrcaBackend final : public c10d::Backend {
   std::atomic<int> users_{0};
   std::atomic<std::uint64_t> sequence_{0};
   std::atomic<bool> coalescing_{false};
+  SelfMailbox self_mailbox_;
   std::mutex batch_mutex_;
   std::vector<c10::intrusive_ptr<OrcaWork>> batch_;  // Guarded by batch_mutex_.
 };

@@ -202,11 +202,12 @@ std::vector<at::Tensor> OrcaWork::result() {
 }
 
 bool OrcaWork::wait(std::chrono::milliseconds timeout) {
+  if (timeout == kNoTimeout) timeout = limit_;
   if (!ended_.load(std::memory_order_acquire)) {
     std::unique_lock lock(mutex_);
     const auto ended = [this] { return completed_; };
     if (timeout == kNoTimeout) {
-      cv_.wait(lock, ended);  // The call itself has a limit.
+      cv_.wait(lock, ended);  // The engine limits the call itself.
     } else if (!cv_.wait_for(lock, timeout, ended)) {
       C10_THROW_ERROR(DistBackendError,
                       c10::str(name_, " (number ", sequence_, "): not done after ", timeout.count(),

@@ -56,8 +56,12 @@ class OrcaWork final : public c10d::Work {
   void* ExpectDone();
   /// Takes back an ExpectDone whose part could not be started.
   void Forget(void* context);
+  /// A part ended: with an error, or a message from rank `source` (-1: no message).
+  void PartEnded(std::exception_ptr error, int source);
   /// No further parts will come.
   void Release() { PartEnded(nullptr, -1); }
+  /// Limits wait() for a call that the engine does not limit.
+  void LimitWait(std::chrono::milliseconds limit) { limit_ = limit; }
   /// Remembers the first error.
   void Fail(std::exception_ptr error);
   /// Ends a part of `whole` when this work ends; `whole` must expect it.
@@ -80,13 +84,13 @@ class OrcaWork final : public c10d::Work {
   std::uint64_t getSequencenumber() const override { return sequence_; }
 
  private:
-  void PartEnded(std::exception_ptr error, int source);
   void End();
   void CompleteFuture(c10::ivalue::Future& future) const;
 
   const char* const name_;
   const std::uint64_t sequence_;
   const std::vector<at::Tensor> outputs_;
+  std::chrono::milliseconds limit_ = kNoTimeout;
   std::vector<std::vector<at::Tensor>> nested_;
   Rest rest_;                           // Touched by the thread that ends the work only.
   std::shared_ptr<ErrorState> errors_;  // Null for works that have ended from the start.

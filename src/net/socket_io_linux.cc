@@ -4,6 +4,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <climits>
 #include <cstring>
@@ -60,9 +62,8 @@ std::size_t MoveSome(int fd, short events, const Deadline& deadline, Step step) 
 // Room for a few, so that a peer that sends too many is told apart from one that sends none.
 constexpr std::size_t kMaxFds = 4;
 
-union ControlBuffer {
-  char bytes[CMSG_SPACE(sizeof(int) * kMaxFds)];
-  cmsghdr align;
+struct ControlBuffer {
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMaxFds)> bytes;
 };
 
 }  // namespace
@@ -109,7 +110,7 @@ void SendFd(int socket, int fd, const Deadline& deadline) {
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  message.msg_control = control.bytes;
+  message.msg_control = control.bytes.data();
   message.msg_controllen = CMSG_SPACE(sizeof fd);
   cmsghdr* const header = CMSG_FIRSTHDR(&message);
   header->cmsg_level = SOL_SOCKET;
@@ -128,8 +129,8 @@ UniqueFd RecvFd(int socket, const Deadline& deadline) {
   const std::size_t got = MoveSome(socket, POLLIN, deadline, [&] {
     message.msg_iov = &part;
     message.msg_iovlen = 1;
-    message.msg_control = control.bytes;
-    message.msg_controllen = sizeof control.bytes;
+    message.msg_control = control.bytes.data();
+    message.msg_controllen = control.bytes.size();
     return ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   });
   if (got == 0)

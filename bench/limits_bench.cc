@@ -1,0 +1,233 @@
+// All-reduce against physical limits, measured in the same processes, in turns: memory traffic for shared memory, a raw
+// stream for TCP.
+//   limits_bench [memory|tcp] [BYTES ...]
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "harness.h"
+#include "orca/comm/communicator.h"
+#include "orca/net/socket.h"
+
+namespace {
+
+using orca::Deadline;
+using orca::UniqueFd;
+using orca::bench::Now;
+using orca::comm::AsBytes;
+using orca::comm::CommOptions;
+using orca::comm::Communicator;
+using orca::comm::DType;
+using orca::comm::ReduceOp;
+
+constexpr int kWorld = 2;
+
+/// One side of a comparison: `call` gets the rank's buffer, freshly written.
+struct Side {
+  std::function<void(std::span<float>)> call;
+  std::span<float> data;
+  bool sums = true;  ///< Whether the result is the sum over ranks, and is checked.
+};
+
+double Slowest(Communicator& comm, double seconds) {
+  comm.AllReduce(AsBytes(std::span(&seconds, 1)), DType::kFloat64, ReduceOp::kMax);
+  return seconds;
+}
+
+void Compare(Communicator& control, const std::string& name, Side ours, Side limit) {
+  std::vector<double> our_times;
+  std::vector<double> limit_times;
+  const int rounds = orca::bench::Rounds(ours.data.size_bytes());
+  for (int round = -2; round < rounds; ++round) {
+    const int pattern = round + 2;
+    for (int turn = 0; turn < 2; ++turn) {
+      const bool is_ours = (turn + pattern) % 2 == 0;
+      Side& side = is_ours ? ours : limit;
+      orca::bench::Dirty(side.data, control.rank(), pattern);
+      control.Barrier();
+      const double start = Now();
+      side.call(side.data);
+      const double seconds = Slowest(control, Now() - start);
+      if (side.sums) orca::bench::CheckSum(side.data, kWorld, pattern, name.c_str());
+      if (round >= 0) (is_ours ? our_times : limit_times).push_back(seconds);
+    }
+  }
+  if (control.rank() == 0) orca::bench::Report(name, our_times, limit_times);
+}
+
+std::unique_ptr<Communicator> Join(const std::string& directory, int rank, const std::string& group,
+                                   const std::string& transport) {
+  orca::comm::Membership membership;
+  membership.group = group;
+  membership.rank = rank;
+  membership.world = kWorld;
+  membership.store = orca::comm::NewFileStore(directory);
+  CommOptions options = orca::comm::OptionsFromEnvironment();
+  options.transport = transport;
+  return Communicator::Connect(membership, options);
+}
+
+// The limit: every rank loads its half of both buffers and stores to both, and nothing else.
+__attribute__((noinline)) void MoveBytes(float* mine, float* theirs, std::size_t begin, std::size_t end) {
+#pragma GCC ivdep
+  for (std::size_t i = begin; i < end; ++i) {
+    const float sum = mine[i] + theirs[i];
+    mine[i] = sum;
+    theirs[i] = sum;
+  }
+}
+
+// Both buffers in one mapping that was made before the fork.
+struct SharedBuffers {
+  float* data = nullptr;
+  std::atomic<int>* arrived = nullptr;
+};
+
+void CompareMemory(Communicator& comm, const SharedBuffers& shared, std::size_t bytes) {
+  const std::size_t count = bytes / sizeof(float);
+  auto* registered = static_cast<float*>(comm.arena()->Allocate(bytes));
+  float* const mine = shared.data + static_cast<std::size_t>(comm.rank()) * count;
+  float* const theirs = shared.data + static_cast<std::size_t>(1 - comm.rank()) * count;
+  const std::size_t half = count / 2;
+  const std::size_t begin = comm.rank() == 0 ? 0 : half;
+  const std::size_t end = comm.rank() == 0 ? half : count;
+  int turn = 0;
+  Side ours{.call = [&](std::span<float> data) { comm.AllReduce(AsBytes(data), DType::kFloat32); },
+            .data = {registered, count}};
+  Side limit{.call =
+                 [&](std::span<float>) {
+                   MoveBytes(mine, theirs, begin, end);
+                   // Both must be done; one counter, spun on, is the least that this can cost.
+                   ++turn;
+                   shared.arrived->fetch_add(1);
+                   while (shared.arrived->load() < turn * kWorld) {
+                   }
+                 },
+             .data = {mine, count}};
+  Compare(comm, "memory/" + std::to_string(bytes), ours, limit);
+  comm.Barrier();
+  if (comm.rank() == 0) shared.arrived->store(0);
+  comm.Barrier();
+  comm.arena()->Free(registered);
+}
+
+// As many bytes each way as an all-reduce of two ranks moves, over as many sockets, without anything else.
+class RawStream {
+ public:
+  RawStream(UniqueFd out, UniqueFd in) : out_(std::move(out)), in_(std::move(in)) {}
+
+  void Exchange(std::span<float> data) {
+    const auto bytes = std::as_writable_bytes(data);
+    sink_.resize(std::min<std::size_t>(bytes.size(), 1 << 20));
+    std::size_t sent = 0;
+    std::size_t received = 0;
+    while (sent < bytes.size() || received < bytes.size()) {
+      bool moved = false;
+      if (sent < bytes.size()) {
+        const auto n = ::send(out_.get(), bytes.data() + sent, std::min<std::size_t>(bytes.size() - sent, 256 << 10),
+                              MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (n > 0) sent += static_cast<std::size_t>(n), moved = true;
+      }
+      if (received < bytes.size()) {
+        const auto n = ::recv(in_.get(), sink_.data(), std::min(sink_.size(), bytes.size() - received), MSG_DONTWAIT);
+        if (n > 0) received += static_cast<std::size_t>(n), moved = true;
+      }
+      if (moved) continue;
+      std::array<pollfd, 2> fds{pollfd{in_.get(), POLLIN, 0}, pollfd{out_.get(), POLLOUT, 0}};
+      const bool sending = sent < bytes.size();
+      ::poll(fds.data(), sending ? 2 : 1, 100);
+    }
+  }
+
+ private:
+  UniqueFd out_;
+  UniqueFd in_;
+  std::vector<std::byte> sink_;
+};
+
+RawStream ConnectRaw(Communicator& control) {
+  std::string bound;
+  const UniqueFd listener = orca::net::ListenTcp("127.0.0.1:0", &bound);
+  std::array<char, 64> mine{};
+  std::memcpy(mine.data(), bound.data(), bound.size());
+  std::array<char, 128> both{};
+  control.AllGather(AsBytes(mine), AsBytes(both), DType::kUInt8);
+  const std::string peer(both.data() + (1 - control.rank()) * 64);
+  UniqueFd out = orca::net::ConnectTcp(std::span(&peer, 1), Deadline::After(std::chrono::seconds(10)));
+  UniqueFd in;
+  while (!in) in = orca::net::Accept(listener.get());
+  orca::net::TuneDataSocket(out.get(), std::chrono::seconds(30));
+  orca::net::TuneDataSocket(in.get(), std::chrono::seconds(30));
+  return {std::move(out), std::move(in)};
+}
+
+void CompareTcp(Communicator& control, Communicator& tcp, std::size_t bytes) {
+  RawStream raw = ConnectRaw(control);
+  std::vector<float> our_data(bytes / sizeof(float));
+  std::vector<float> raw_data(bytes / sizeof(float));
+  Side ours{.call = [&](std::span<float> data) { tcp.AllReduce(AsBytes(data), DType::kFloat32); }, .data = our_data};
+  Side limit{.call = [&](std::span<float> data) { raw.Exchange(data); }, .data = raw_data, .sums = false};
+  Compare(control, "tcp/" + std::to_string(bytes), ours, limit);
+}
+
+void RunRank(int rank, const std::string& directory, const SharedBuffers& shared, const std::string& what,
+             const std::vector<std::size_t>& sizes) {
+  cpu_set_t cpu;
+  CPU_ZERO(&cpu);
+  CPU_SET(static_cast<std::size_t>(rank), &cpu);
+  if (std::getenv("BENCH_UNPINNED") == nullptr) ::sched_setaffinity(0, sizeof(cpu), &cpu);
+  const auto control = Join(directory, rank, "control", "auto");
+  const auto tcp = what == "tcp" ? Join(directory, rank, "tcp", "tcp") : nullptr;
+  for (const std::size_t bytes : sizes) {
+    if (what == "tcp") {
+      CompareTcp(*control, *tcp, bytes);
+    } else {
+      CompareMemory(*control, shared, bytes);
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string what = argc > 1 ? argv[1] : "memory";
+  std::vector<std::size_t> sizes;
+  for (int i = 2; i < argc; ++i) sizes.push_back(std::stoull(argv[i]));
+  if (sizes.empty()) sizes = what == "tcp" ? std::vector<std::size_t>{64 << 20} : std::vector<std::size_t>{256 << 20};
+  const std::size_t longest = *std::max_element(sizes.begin(), sizes.end());
+  void* memory = ::mmap(nullptr, 2 * longest + 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return 1;
+  auto* bytes = static_cast<std::byte*>(memory);
+  const SharedBuffers shared{.data = reinterpret_cast<float*>(bytes),
+                             .arrived = new (bytes + 2 * longest) std::atomic<int>(0)};
+  std::string directory = std::filesystem::temp_directory_path() / "orca-bench-XXXXXX";
+  if (::mkdtemp(directory.data()) == nullptr) return 1;
+  int failures = 0;
+  for (int rank = 0; rank < kWorld; ++rank) {
+    if (::fork() == 0) {
+      RunRank(rank, directory, shared, what, sizes);
+      std::fflush(stdout);
+      ::_exit(0);
+    }
+  }
+  for (int rank = 0; rank < kWorld; ++rank) {
+    int status = 0;
+    ::wait(&status);
+    failures += status != 0;
+  }
+  std::filesystem::remove_all(directory);
+  return failures == 0 ? 0 : 1;
+}

