@@ -45,7 +45,7 @@ fuzz: setup ## fuzz each parser for FUZZ_SECONDS (60), starting from the corpus
 	@tools/build.sh fuzz
 	@$(PYTHON) tools/fuzz.py
 
-bench: build ## benchmarks against their peers (BENCH="names" for some)
+bench: build ## benchmarks against their peers (BENCH="--only ddp" for some)
 	@$(PYTHON) bench/run.py $(BENCH)
 
 docs: setup ## check the links and commands that the documents name

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the linters: rooms, clang-format, ruff, mypy, clang-tidy on what changed.
+"""Runs the linters: rooms, documents, clang-format, ruff, mypy, clang-tidy on what changed.
 
     tools/lint.py            everything
     tools/lint.py --quick    without mypy and clang-tidy (what `make check` runs)
@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -125,7 +126,8 @@ def check_format(fix: bool) -> tuple[bool, str]:
         return True, "no files"
     mode = ["-i"] if fix else ["--dry-run", "-Werror"]
     ok, text = run(clang_tool("clang-format"), *mode, *files)
-    return ok, text or f"{len(files)} files"
+    places = Counter(line.split(":")[0] for line in text.splitlines() if " error: " in line)
+    return ok, "\n".join(f"{file}: {count} places" for file, count in places.items()) or text
 
 
 def main() -> int:
@@ -138,9 +140,10 @@ def main() -> int:
     fix = arguments.fix
     checks: dict[str, Callable[[], tuple[bool, str]]] = {
         "rooms": lambda: run(sys.executable, "tools/check_rooms.py"),
+        "docs": lambda: run(sys.executable, "tools/check_docs.py"),
         "clang-format": lambda: check_format(fix),
         "ruff": lambda: run(BIN / "ruff", "check", "-q", *(["--fix"] if fix else [])),
-        "ruff format": lambda: run(BIN / "ruff", "format", "-q", *([] if fix else ["--diff"])),
+        "ruff format": lambda: run(BIN / "ruff", "format", *([] if fix else ["--check"])),
     }
     if not arguments.quick and not fix:
         checks["mypy"] = lambda: run(BIN / "mypy")

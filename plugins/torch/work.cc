@@ -142,9 +142,12 @@ void OrcaWork::End() {
     Fail(std::current_exception());
   }
   rest_ = {};
+  if (recordFunctionEndCallback_) {
+    recordFunctionEndCallback_();  // Before anybody can know of the end and stop the profiler.
+    recordFunctionEndCallback_ = nullptr;
+  }
   c10::intrusive_ptr<c10::ivalue::Future> future;
   c10::intrusive_ptr<OrcaWork> whole;
-  std::function<void()> end_profile;
   std::exception_ptr error;
   bool python = false;
   {
@@ -155,11 +158,8 @@ void OrcaWork::End() {
     python = python_future_;
     whole = std::move(whole_);
     error = exception_;
-    end_profile = std::move(recordFunctionEndCallback_);
-    recordFunctionEndCallback_ = nullptr;
   }
   cv_.notify_all();
-  if (end_profile) end_profile();
   if (whole) whole->PartEnded(error, -1);
   if (!future) return;
   if (!python) {

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <utility>
 
 #include "comm/group.h"
@@ -99,17 +98,24 @@ std::vector<Bytes> Cut(Bytes data, std::size_t parts, DType dtype) {
   return result;
 }
 
+// Whether everybody's data came along with its arrival.
+bool RodeOnArrival(const Group& group, std::size_t bytes) {
+  if (bytes > LocalGroup::kInlineBytes) return false;
+  for (int peer = 0; peer < group.local.size(); ++peer) {
+    if (group.local.record(peer).registered) return false;
+  }
+  return true;
+}
+
 void RunAllReduce(Group& group, const Collective& call) {
   const Bytes data = call.outputs[0];
-  const bool is_short = data.size() <= LocalGroup::kInlineBytes;
-  if (is_short) {
+  if (RodeOnArrival(group, data.size())) {
     const LocalReduction reduction{
         .dtype = call.dtype, .op = call.reduce, .divisor = group.one_host() ? group.world() : 0};
     if (!data.empty()) ReducePayloads(group, reduction, data, 0);
     if (!group.one_host()) ReduceShortAcrossHosts(group, call, data);
     return;
   }
-  if (call.inputs[0].data() != data.data()) std::memcpy(data.data(), call.inputs[0].data(), data.size());
   if (!group.one_host()) {
     ReduceLongAcrossHosts(group, call, data);
     return;

@@ -54,9 +54,6 @@ void CrossHosts(Group& group, int root, Bytes data, DType dtype) {
 void RunBroadcast(Group& group, const Collective& call) {
   const Bytes data = call.outputs[0];
   const bool is_root = call.root == group.topology.rank();
-  if (is_root && !data.empty() && call.inputs[0].data() != data.data()) {
-    std::memcpy(data.data(), call.inputs[0].data(), data.size());
-  }
   if (group.topology.is_local(call.root)) {
     const int local_root = group.topology.local_index_of(call.root);
     if (data.size() > LocalGroup::kInlineBytes) {

@@ -20,7 +20,7 @@ struct CallRecord {
   double factor = 1.0;
   std::uint64_t offset = 0;
   std::uint32_t segment = 0;
-  std::uint32_t reserved = 0;
+  std::uint32_t cut = 0;       ///< Checksum of the sizes of the parts, where all ranks must cut alike.
 
   /// Whether two ranks made the same call.
   bool Matches(const CallRecord& other) const {

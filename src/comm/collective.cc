@@ -1,11 +1,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "comm/collective_checks.h"
 #include "comm/group.h"
 #include "orca/comm/communicator.h"
+#include "orca/core/crc32c.h"
 
 namespace orca::comm {
 namespace {
@@ -54,6 +56,19 @@ void CheckElements(const Collective& call, std::size_t bytes) {
 
 void CheckCount(const Collective& call, const char* what, std::size_t got, std::size_t wanted) {
   if (got != wanted) Refuse(call, fmt::format("got {} {}, wants {}", got, what, wanted));
+}
+
+// Differs when two ranks cut the same total differently. One input is cut into equal parts.
+std::uint32_t CutOf(const Collective& call) {
+  if (TotalBytes(call.inputs) == 0) return 0;
+  const bool flat = call.inputs.size() == 1;
+  const std::size_t parts = flat ? call.inputs[0].size() / call.outputs[0].size() : call.inputs.size();
+  std::uint32_t checksum = 0;
+  for (std::size_t part = 0; part < parts; ++part) {
+    const std::uint64_t bytes = flat ? call.outputs[0].size() : call.inputs[part].size();
+    checksum = Crc32c(&bytes, sizeof(bytes), checksum);
+  }
+  return checksum;
 }
 
 bool HasRoot(Op op) {
@@ -198,7 +213,14 @@ void CheckCall(const Collective& call, int rank, int world) {
   for (const Bytes& buffer : call.outputs) CheckElements(call, buffer.size());
 }
 
-CallRecord RecordOf(const Collective& call, const SegmentArena& arena) {
+void MoveIntoPlace(const Collective& call, int rank) {
+  const bool works_on_output =
+      call.op == Op::kAllReduce || call.op == Op::kReduce || (call.op == Op::kBroadcast && call.root == rank);
+  if (!works_on_output || call.inputs[0].empty() || call.inputs[0].data() == call.outputs[0].data()) return;
+  std::memmove(call.outputs[0].data(), call.inputs[0].data(), call.inputs[0].size());
+}
+
+CallRecord RecordOf(const Collective& call, const SegmentArena& arena, bool one_host) {
   CallRecord record;
   record.op = call.op;
   record.dtype = call.dtype;
@@ -224,6 +246,7 @@ CallRecord RecordOf(const Collective& call, const SegmentArena& arena) {
       if (call.inputs.size() == 1) shared = call.inputs[0];
       record.part = TotalBytes(call.inputs);
       record.count = record.part / element;
+      record.cut = CutOf(call);
       break;
     case Op::kAllToAll:
     case Op::kGather:
@@ -233,7 +256,11 @@ CallRecord RecordOf(const Collective& call, const SegmentArena& arena) {
     case Op::kBarrier:
       break;
   }
-  if (shared.size() > LocalGroup::kInlineBytes) {
+  // In place, an all-reduce moves half the cache lines, but needs a second barrier. Between hosts the choice must not
+  // depend on what one host alone knows.
+  const bool in_place = call.op == Op::kAllReduce && one_host;
+  const std::size_t worthwhile = in_place ? LocalGroup::kTinyBytes : LocalGroup::kInlineBytes;
+  if (shared.size() > worthwhile) {
     if (const auto place = arena.Find(shared.data(), shared.size())) {
       record.registered = true;
       record.segment = place->segment;
@@ -243,24 +270,23 @@ CallRecord RecordOf(const Collective& call, const SegmentArena& arena) {
   return record;
 }
 
-ConstBytes ArrivalPayload(const Collective& call, int rank) {
-  ConstBytes payload;
+std::span<const ConstBytes> ArrivalPayload(const Collective& call, const CallRecord& record, int rank) {
+  bool rides = false;
   switch (call.op) {
     case Op::kAllReduce:
     case Op::kReduce:
     case Op::kAllGather:
-      payload = call.inputs[0];
+    case Op::kReduceScatter:
+      rides = true;
       break;
     case Op::kBroadcast:
-      if (call.root == rank) payload = call.inputs[0];
-      break;
-    case Op::kReduceScatter:
-      if (call.inputs.size() == 1) payload = call.inputs[0];
+      rides = call.root == rank;
       break;
     default:
       break;
   }
-  return payload.size() <= LocalGroup::kInlineBytes ? payload : ConstBytes{};
+  if (!rides || record.registered || TotalBytes(call.inputs) > LocalGroup::kInlineBytes) return {};
+  return call.inputs;
 }
 
 }  // namespace orca::comm

@@ -10,12 +10,14 @@
 #include <deque>
 #include <mutex>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 #include "comm/collective_checks.h"
 #include "comm/group.h"
 #include "comm/messenger.h"
 #include "comm/monitor.h"
+#include "comm/options.h"
 #include "comm/rendezvous.h"
 #include "comm/segment_arena.h"
 #include "comm/work.h"
@@ -58,6 +60,7 @@ class GroupCommunicator final : public Communicator {
         arena_(options.arena ? options.arena : Arena::Create()),
         segments_(dynamic_cast<SegmentArena&>(*arena_)) {
     CheckMembership(membership);
+    CheckOptions(options);
     Join(membership);
   }
 
@@ -78,9 +81,9 @@ class GroupCommunicator final : public Communicator {
     }
     if (pending) Abort("the group was closed while a collective was under way");
     worker_.reset();
-    messenger_.reset();
     local_->Leave();
-    monitor_->Leave();
+    monitor_->Leave();  // its thread uses the messenger until here
+    messenger_.reset();
   }
 
   int rank() const override { return topology_.rank(); }
@@ -279,8 +282,9 @@ class GroupCommunicator final : public Communicator {
                           .peer_timeout = options_.peer_timeout,
                           .warn_after = options_.warn_after,
                           .map_segment = [this](int peer, std::uint32_t segment) {
-                            return FetchSegment(topology_.local_ranks()[static_cast<std::size_t>(peer)], segment,
-                                                Deadline::After(kDialPatience));
+                            const int owner = topology_.local_ranks()[static_cast<std::size_t>(peer)];
+                            return AskMember(
+                                [&](const Deadline& deadline) { return FetchSegment(owner, segment, deadline); });
                           }});
     const auto failure = [this] { return local_->failure(); };
     mesh_ = std::make_unique<Mesh>(MeshOptions{
@@ -290,7 +294,7 @@ class GroupCommunicator final : public Communicator {
         .spin = spin,
         .warn_after = options_.warn_after,
         .connect = [this](int peer, int stream, const Deadline&) {
-          return Dial(peer, Role::kData, static_cast<std::uint32_t>(stream), Deadline::After(kDialPatience));
+          return DialMember(peer, Role::kData, static_cast<std::uint32_t>(stream));
         },
         .failure = failure});
     messenger_ = std::make_unique<Messenger>(MessengerOptions{
@@ -298,7 +302,7 @@ class GroupCommunicator final : public Communicator {
         .names = topology_.Names(),
         .spin = spin,
         .connect = [this](int peer, const Deadline&) {
-          return Dial(peer, Role::kMessages, 0, Deadline::After(kDialPatience));
+          return DialMember(peer, Role::kMessages, 0);
         },
         .failure = failure,
         .on_failure = [this](const Failure& f) { monitor_->Fail(f); }});
@@ -329,7 +333,7 @@ class GroupCommunicator final : public Communicator {
           addresses.push_back(rest.substr(0, space));
           rest = space == std::string::npos ? "" : rest.substr(space + 1);
         }
-        socket = net::ConnectTcp(addresses, deadline);
+        socket = Reach(addresses, deadline);
         net::TuneDataSocket(socket.get(), options_.peer_timeout);
       }
       const net::Hello hello{.job = job_,
@@ -344,6 +348,43 @@ class GroupCommunicator final : public Communicator {
                                             topology_.Name(peer), error.what()));
     }
     return socket;
+  }
+
+  // Whoever does not answer for so long is lost anyway.
+  Deadline DialDeadline() const {
+    return Deadline::After(std::min<CommOptions::Milliseconds>(kDialPatience, options_.peer_timeout));
+  }
+
+  // A rank of the running group that cannot be reached has died or fallen silent; the group may know more about it.
+  template <typename Body>
+  std::invoke_result_t<Body, Deadline> AskMember(Body body) {
+    try {
+      return body(DialDeadline());
+    } catch (const Error& error) {
+      if (error.code() == Code::kResourceExhausted) throw;
+      const Failure first = FirstCause({.code = Code::kPeerLost, .text = error.what()},
+                                       [this] { return local_->failure(); });
+      throw Error(first.code, first.text);
+    }
+  }
+
+  UniqueFd DialMember(int peer, Role role, std::uint32_t index) {
+    return AskMember([&](const Deadline& deadline) { return Dial(peer, role, index, deadline); });
+  }
+
+  // Connects; while nobody answers, looks now and then whether the group has ended.
+  UniqueFd Reach(const std::vector<std::string>& addresses, const Deadline& deadline) {
+    const CommOptions::Milliseconds slice = std::chrono::seconds(addresses.size());  // a second for each
+    for (;;) {
+      try {
+        return net::ConnectTcp(addresses, Deadline::After(std::min(slice, deadline.Left())));
+      } catch (const Error& error) {
+        if (error.code() != Code::kUnavailable || deadline.Passed()) throw;
+        const Failure unknown{.code = error.code(), .text = error.what()};
+        const Failure first = FirstCause(unknown, [this] { return local_->failure(); });
+        if (first.text != unknown.text) throw Error(first.code, first.text);
+      }
+    }
   }
 
   SharedMemory FetchSegment(int owner, std::uint32_t segment, const Deadline& deadline) {
@@ -420,9 +461,10 @@ class GroupCommunicator final : public Communicator {
     const std::uint64_t sequence = sequence_.fetch_add(1, std::memory_order_relaxed) + 1;
     try {
       const Deadline deadline = Deadline::After(call.timeout.count() > 0 ? call.timeout : options_.timeout);
-      const CallRecord record = RecordOf(call, segments_);
+      const CallRecord record = RecordOf(call, segments_, topology_.hosts() == 1);
+      MoveIntoPlace(call, rank());
       if (topology_.hosts() > 1) mesh_->Begin(sequence, record, deadline);
-      local_->Arrive(sequence, record, ArrivalPayload(call, rank()), deadline);
+      local_->Arrive(sequence, record, ArrivalPayload(call, record, rank()), deadline);
       Group group{.topology = topology_, .local = *local_, .mesh = *mesh_, .wire_bf16 = options_.wire_bf16};
       Dispatch(group, call);
     } catch (const Error& error) {

@@ -40,9 +40,6 @@ void RunAllToAll(Group& group, const Collective& call);
 void RunGather(Group& group, const Collective& call);
 void RunScatter(Group& group, const Collective& call);
 
-/// The data that rides on Arrive; empty when it is too long.
-ConstBytes ArrivalPayload(const Collective& call, int rank);
-
 // Steps that several collectives share.
 
 /// Cuts `data` into `parts` pieces of whole elements, as equal as cache lines allow; the last ones may be empty.

@@ -19,6 +19,9 @@ namespace {
 
 constexpr std::uint64_t kMagic = 0x31'6d'6d'6f'63'72'6f'31;  // changes with the layout
 constexpr std::size_t kLine = 64;
+// Words that peers spin on keep this distance from what their owner writes: the hardware fetches neighbouring lines, too,
+// and would take them away from the writer.
+constexpr std::size_t kSpace = 512;
 constexpr std::size_t kStagingTarget = std::size_t{48} << 20;  // for all ranks of a host together
 constexpr std::size_t kStagingMin = std::size_t{64} << 10;
 constexpr std::size_t kStagingMax = std::size_t{512} << 10;
@@ -32,6 +35,17 @@ void Relax() {
   _mm_pause();
 #elif defined(__aarch64__)
   asm volatile("yield");
+#endif
+}
+
+// Keeps stores before it from being seen after loads behind it. The thread sanitizer does not know fences, only
+// operations; one on a word of our own has the same effect.
+void FullFence() {
+#if defined(__SANITIZE_THREAD__)
+  thread_local std::atomic<int> own{0};
+  own.exchange(1, std::memory_order_seq_cst);
+#else
+  std::atomic_thread_fence(std::memory_order_seq_cst);
 #endif
 }
 
@@ -57,15 +71,18 @@ struct LocalGroup::Header {
 
 /// One rank's place. Arrivals alternate between two lines: a rank can be at most one call ahead of its slowest peer.
 struct LocalGroup::Slot {
-  struct Arrival {
-    alignas(kLine) std::atomic<std::uint64_t> sequence{0};
+  struct alignas(kSpace) Arrival {
+    std::atomic<std::uint64_t> sequence{0};
     CallRecord record;
-    alignas(kLine) std::array<std::byte, kInlineBytes> payload;
   };
-  alignas(kLine) std::atomic<std::uint64_t> phase{0};
-  alignas(kLine) std::atomic<std::int64_t> heartbeat{0};  // nanoseconds of the monotonic clock, the same for all
+  struct alignas(kSpace) Payload {
+    std::array<std::byte, kInlineBytes> bytes;
+  };
+  alignas(kSpace) std::atomic<std::uint64_t> phase{0};
+  alignas(kSpace) std::atomic<std::int64_t> heartbeat{0};  // nanoseconds of the monotonic clock, the same for all
   std::atomic<bool> left{false};
   std::array<Arrival, 2> arrivals;
+  std::array<Payload, 2> payloads;  // of the arrivals
 };
 
 std::size_t LocalGroup::SegmentBytes(int size) {
@@ -108,7 +125,7 @@ std::byte* LocalGroup::staging(int peer, std::size_t buffer) const {
 
 const CallRecord& LocalGroup::record(int peer) const { return slot(peer).arrivals[sequence_ & 1].record; }
 
-const std::byte* LocalGroup::payload(int peer) const { return slot(peer).arrivals[sequence_ & 1].payload.data(); }
+const std::byte* LocalGroup::payload(int peer) const { return slot(peer).payloads[sequence_ & 1].bytes.data(); }
 
 bool LocalGroup::Arrived(int peer) const {
   return slot(peer).arrivals[sequence_ & 1].sequence.load(std::memory_order_acquire) >= sequence_;
@@ -116,13 +133,18 @@ bool LocalGroup::Arrived(int peer) const {
 
 bool LocalGroup::Synced(int peer) const { return slot(peer).phase.load(std::memory_order_acquire) >= phase_; }
 
-void LocalGroup::Arrive(std::uint64_t sequence, const CallRecord& record, ConstBytes payload,
+void LocalGroup::Arrive(std::uint64_t sequence, const CallRecord& record, std::span<const ConstBytes> payload,
                         const Deadline& deadline) {
   sequence_ = sequence;
   deadline_ = deadline;
   Slot::Arrival& mine = slot(options_.index).arrivals[sequence & 1];
   mine.record = record;
-  if (!payload.empty()) std::memcpy(mine.payload.data(), payload.data(), payload.size());
+  std::byte* const room = slot(options_.index).payloads[sequence & 1].bytes.data();
+  std::size_t filled = 0;
+  for (const ConstBytes part : payload) {
+    if (!part.empty()) std::memcpy(room + filled, part.data(), part.size());
+    filled += part.size();
+  }
   PostAndWait(mine.sequence, sequence, [this](int peer) { return Arrived(peer); });
   CheckRecords();
 }
@@ -132,37 +154,37 @@ void LocalGroup::Sync() {
   PostAndWait(slot(options_.index).phase, phase_, [this](int peer) { return Synced(peer); });
 }
 
-// The store and the load of `sleepers` are sequentially consistent, as are the sleeper's steps: either the sleeper
-// sees the new value, or this rank sees the sleeper. Only the last rank to post rings, so that a crowd of sleepers
-// wakes once.
+// Whoever finds that all have arrived wakes those who sleep; a sleeper is always seen: it counts itself before it looks
+// at the flags, and the fence keeps our flag's store before our look at the count. The fence comes after the spinning,
+// so that the peers' flags are read while our own stores are still on their way.
 template <typename Reached>
 void LocalGroup::PostAndWait(std::atomic<std::uint64_t>& word, std::uint64_t value, Reached reached) {
-  word.store(value, std::memory_order_seq_cst);
-  const auto all_reached = [&] {
-    for (int peer = 0; peer < options_.size; ++peer) {
-      if (!reached(peer)) return false;
-    }
-    return true;
-  };
-  if (header_->sleepers.load(std::memory_order_seq_cst) != 0 && all_reached()) Ring();
-  if (options_.spin.count() == 0) {
-    if (!all_reached()) WaitAsleep(reached);
+  word.store(value, std::memory_order_release);
+  if (!Spin(reached)) {
+    WaitAsleep(reached);
     return;
   }
+  FullFence();
+  if (header_->sleepers.load(std::memory_order_seq_cst) != 0) Ring();
+}
+
+template <typename Reached>
+bool LocalGroup::Spin(Reached reached) const {
   Clock::time_point limit{};
   for (int peer = 0; peer < options_.size; ++peer) {
     for (unsigned spins = 1; !reached(peer); ++spins) {
+      if (options_.spin.count() == 0) return false;
       Relax();
       if (spins % 64 != 0) continue;
       const auto now = Clock::now();
       if (limit == Clock::time_point{}) {
         limit = now + options_.spin;
       } else if (now > limit) {
-        WaitAsleep(reached);
-        return;
+        return false;
       }
     }
   }
+  return true;
 }
 
 void LocalGroup::WaitAsleep(const std::function<bool(int)>& reached) {
@@ -179,9 +201,15 @@ void LocalGroup::WaitAsleep(const std::function<bool(int)>& reached) {
     ~Sleeper() { count_.fetch_sub(1); }
     std::atomic<std::uint32_t>& count_;
   } sleeper(header_->sleepers);
+  FullFence();
+  const std::uint32_t bell_before = header_->doorbell.load();
   for (;;) {
     const std::uint32_t bell = header_->doorbell.load();
-    if (all_reached()) return;
+    if (all_reached()) {
+      // Nobody rang: this rank was the last, without having seen it while it spun.
+      if (bell == bell_before && header_->sleepers.load() > 1) Ring();
+      return;
+    }
     CheckForTrouble(reached, since, &warned);
     FutexWait(header_->doorbell, bell, std::clamp(deadline_.Left(), std::chrono::milliseconds(1), kNap));
   }
@@ -241,10 +269,15 @@ void LocalGroup::CheckRecords() const {
   const CallRecord& mine = record(options_.index);
   for (int peer = 0; peer < options_.size; ++peer) {
     const CallRecord& theirs = record(peer);
-    if (mine.Matches(theirs)) continue;
-    throw Error(Code::kMismatch,
-                DescribeMismatch(options_.names[static_cast<std::size_t>(options_.index)], mine,
-                                 options_.names[static_cast<std::size_t>(peer)], theirs, sequence_));
+    const std::string& me = options_.names[static_cast<std::size_t>(options_.index)];
+    const std::string& other = options_.names[static_cast<std::size_t>(peer)];
+    if (!mine.Matches(theirs)) {
+      throw Error(Code::kMismatch, DescribeMismatch(me, mine, other, theirs, sequence_));
+    }
+    if (mine.cut != theirs.cut) {
+      throw Error(Code::kMismatch, fmt::format("{} and {} cut {} into different parts; give every rank the same sizes",
+                                               me, other, Describe(mine, sequence_)));
+    }
   }
 }
 

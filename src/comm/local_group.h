@@ -40,6 +40,7 @@ struct LocalGroupOptions {
 class LocalGroup {
  public:
   static constexpr std::size_t kInlineBytes = 4096;  ///< Payload that can ride on Arrive.
+  static constexpr std::size_t kTinyBytes = 1024;    ///< Payload that should, even if it is registered.
   static constexpr int kStagingBuffers = 3;
 
   /// Size of the segment for `size` ranks.
@@ -55,7 +56,8 @@ class LocalGroup {
 
   /// Enters collective `sequence`, with up to kInlineBytes for the peers to read, and waits for all of them. Throws
   /// kMismatch when their calls differ.
-  void Arrive(std::uint64_t sequence, const CallRecord& record, ConstBytes payload, const Deadline& deadline);
+  void Arrive(std::uint64_t sequence, const CallRecord& record, std::span<const ConstBytes> payload,
+              const Deadline& deadline);
   /// What a peer said, and the payload it brought, in the current collective.
   const CallRecord& record(int peer) const;
   const std::byte* payload(int peer) const;
@@ -86,6 +88,8 @@ class LocalGroup {
   bool Synced(int peer) const;
   template <typename Reached>
   void PostAndWait(std::atomic<std::uint64_t>& word, std::uint64_t value, Reached reached);
+  template <typename Reached>
+  bool Spin(Reached reached) const;
   void WaitAsleep(const std::function<bool(int)>& reached);
   void CheckForTrouble(const std::function<bool(int)>& reached, Deadline::Clock::time_point since, bool* warned);
   std::string DescribeWait(int peer, Deadline::Clock::time_point since) const;

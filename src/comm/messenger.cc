@@ -61,10 +61,12 @@ class Messenger::Inbox final : public FrameSink {
 
  private:
   bool Match(const net::FrameHeader& header) {
+    // What follows a message that was put aside with the same tag must queue behind it.
+    const bool queues = PutAsideBefore(header.message);
     bool waits_for_another = false;
     for (auto it = owner_.recvs_.begin(); it != owner_.recvs_.end(); ++it) {
       if (it->peer != peer_ && it->peer != kAnySource) continue;
-      if (it->tag != header.message) {
+      if (it->tag != header.message || queues) {
         waits_for_another = true;
         continue;
       }
@@ -84,6 +86,11 @@ class Messenger::Inbox final : public FrameSink {
         {.peer = peer_, .tag = header.message, .data = std::vector<std::byte>(header.total)});
     aside_ = &owner_.unexpected_.back();
     return true;
+  }
+
+  bool PutAsideBefore(std::uint64_t tag) const {
+    return std::any_of(owner_.unexpected_.begin(), owner_.unexpected_.end(),
+                       [&](const Unexpected& message) { return message.peer == peer_ && message.tag == tag; });
   }
 
   Messenger& owner_;
@@ -115,11 +122,48 @@ Messenger::~Messenger() {
 
 void Messenger::AddLink(int peer, UniqueFd socket) {
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(arrived_mutex_);
+    arrived_.emplace_back(peer, std::move(socket));
+  }
+  Wake();
+}
+
+void Messenger::AdoptLinks() {
+  const std::lock_guard lock(arrived_mutex_);
+  for (auto& [peer, socket] : arrived_) {
     inboxes_[peer] = std::make_unique<Inbox>(*this, peer, std::move(socket));
     closed_.erase(peer);
   }
-  Wake();
+  arrived_.clear();
+}
+
+// Dials without the lock: others may start calls meanwhile, and two ranks that dial each other answer each other.
+void Messenger::ConnectOutboxes() {
+  for (;;) {
+    std::optional<Request> request;
+    {
+      const std::lock_guard lock(mutex_);
+      for (auto& [peer, outbox] : outboxes_) {
+        if (outbox.requests.empty() || outbox.writer || outbox.connecting) continue;
+        outbox.connecting = true;
+        request = outbox.requests.front();
+        break;
+      }
+    }
+    if (!request) return;
+    UniqueFd socket;
+    std::exception_ptr error;
+    try {
+      socket = options_.connect(request->peer, request->deadline);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    const std::lock_guard lock(mutex_);
+    Outbox& outbox = outboxes_[request->peer];
+    outbox.connecting = false;
+    if (error) std::rethrow_exception(error);
+    outbox.writer.emplace(std::move(socket), options_.names[static_cast<std::size_t>(request->peer)]);
+  }
 }
 
 void Messenger::Wake() {
@@ -159,12 +203,8 @@ std::shared_ptr<Work::State> Messenger::StartRecv(Bytes data, int peer, std::uin
   return work;
 }
 
-bool Messenger::ProgressOutbox(int peer, Outbox& outbox, Finished& finished) {
-  if (outbox.requests.empty()) return false;
-  if (!outbox.writer) {
-    outbox.writer.emplace(options_.connect(peer, outbox.requests.front().deadline),
-                          options_.names[static_cast<std::size_t>(peer)]);
-  }
+bool Messenger::ProgressOutbox(Outbox& outbox, Finished& finished) {
+  if (outbox.requests.empty() || !outbox.writer) return false;
   bool moved = false;
   while (!outbox.requests.empty()) {
     Request& request = outbox.requests.front();
@@ -192,6 +232,7 @@ bool Messenger::ProgressOutbox(int peer, Outbox& outbox, Finished& finished) {
 
 bool Messenger::ProgressLocked(Finished& finished) {
   bool moved = false;
+  AdoptLinks();
   // What was put aside for a receive that has now been posted.
   for (auto it = unexpected_.begin(); it != unexpected_.end();) {
     const auto wanted = std::find_if(recvs_.begin(), recvs_.end(), [&](const Request& request) {
@@ -213,7 +254,7 @@ bool Messenger::ProgressLocked(Finished& finished) {
     it = unexpected_.erase(it);
     moved = true;
   }
-  for (auto& [peer, outbox] : outboxes_) moved |= ProgressOutbox(peer, outbox, finished);
+  for (auto& [peer, outbox] : outboxes_) moved |= ProgressOutbox(outbox, finished);
   for (auto it = inboxes_.begin(); it != inboxes_.end();) {
     auto& [peer, inbox] = *it;
     try {
@@ -278,14 +319,13 @@ bool Messenger::Round() {
   Finished finished;
   bool moved = false;
   std::optional<Failure> failure;
-  {
+  try {
+    ConnectOutboxes();
     const std::lock_guard lock(mutex_);
-    try {
-      moved = ProgressLocked(finished);
-      if (!moved) CheckDeadlines(finished);
-    } catch (const Error& error) {
-      failure = Failure{.code = error.code(), .text = error.what()};
-    }
+    moved = ProgressLocked(finished);
+    if (!moved) CheckDeadlines(finished);
+  } catch (const Error& error) {
+    failure = Failure{.code = error.code(), .text = error.what()};
   }
   if (failure) {
     if (failure->code == Code::kPeerLost) failure = FirstCause(*failure, options_.failure);

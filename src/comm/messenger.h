@@ -44,7 +44,7 @@ class Messenger {
   explicit Messenger(MessengerOptions options);
   ~Messenger();
 
-  /// A peer has connected to us.
+  /// A peer has connected to us. Does not wait, not even for a thread that dials a peer.
   void AddLink(int peer, UniqueFd socket);
   /// Wakes waiting threads, so that they look for a failure.
   void Wake();
@@ -78,13 +78,16 @@ class Messenger {
   struct Outbox {
     std::optional<FrameWriter> writer;
     std::deque<Request> requests;
-    bool sending = false;  // the front request has begun
+    bool sending = false;     // the front request has begun
+    bool connecting = false;  // some thread is making the writer
   };
   class Inbox;
   using Finished = std::vector<std::pair<std::shared_ptr<Work::State>, std::pair<std::exception_ptr, int>>>;
 
+  void ConnectOutboxes();
+  void AdoptLinks();
   bool ProgressLocked(Finished& finished);
-  bool ProgressOutbox(int peer, Outbox& outbox, Finished& finished);
+  bool ProgressOutbox(Outbox& outbox, Finished& finished);
   void FailAll(const Failure& failure, Finished& finished);
   void CheckDeadlines(Finished& finished);
   /// One round; returns whether data moved.
@@ -104,6 +107,9 @@ class Messenger {
   std::list<Request> recvs_;         // posted, not yet matched
   std::list<Unexpected> unexpected_;
   bool background_ = false;
+
+  std::mutex arrived_mutex_;  // never held for long: the monitor's thread takes it
+  std::vector<std::pair<int, UniqueFd>> arrived_;  // guarded by arrived_mutex_
 
   std::jthread thread_;
 };

@@ -1,3 +1,5 @@
+#include "comm/options.h"
+
 #include <fmt/format.h>
 
 #include <array>
@@ -30,6 +32,12 @@ void SetSeconds(std::chrono::milliseconds& target, std::string_view name, const 
   target = std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
 }
 
+constexpr std::string_view kTransports = "auto or tcp";
+constexpr std::string_view kStreams = "a whole number from 0 (chosen by the engine) to 16";
+constexpr int kMaxStreams = 16;
+
+bool IsTransport(const std::string& name) { return name == "auto" || name == "tcp"; }
+
 struct Option {
   std::string_view name;
   std::string_view variable;
@@ -48,16 +56,15 @@ constexpr std::array kOptions{
            [](CommOptions& o, std::string_view n, const std::string& v) { SetSeconds(o.warn_after, n, v); }},
     Option{"transport", "ORCA_TRANSPORT",
            [](CommOptions& o, std::string_view n, const std::string& v) {
-             if (v != "auto" && v != "tcp") Refuse(n, v, "auto or tcp");
+             if (!IsTransport(v)) Refuse(n, v, kTransports);
              o.transport = v;
            }},
     Option{"host", "ORCA_HOST", [](CommOptions& o, std::string_view, const std::string& v) { o.host = v; }},
     Option{"address", "ORCA_ADDRESS", [](CommOptions& o, std::string_view, const std::string& v) { o.address = v; }},
     Option{"streams", "ORCA_STREAMS",
            [](CommOptions& o, std::string_view n, const std::string& v) {
-             constexpr std::string_view kWanted = "a whole number from 0 (chosen by the engine) to 16";
-             const double streams = ParseNumber(n, v, kWanted);
-             if (streams < 0 || streams > 16 || streams != std::floor(streams)) Refuse(n, v, kWanted);
+             const double streams = ParseNumber(n, v, kStreams);
+             if (streams < 0 || streams > kMaxStreams || streams != std::floor(streams)) Refuse(n, v, kStreams);
              o.streams = static_cast<int>(streams);
            }},
     Option{"wire_bf16", "ORCA_WIRE_BF16",
@@ -68,6 +75,20 @@ constexpr std::array kOptions{
 };
 
 }  // namespace
+
+void CheckOptions(const CommOptions& options) {
+  const auto check_time = [](const char* name, std::chrono::milliseconds value) {
+    if (value.count() <= 0) Refuse(name, fmt::format("{} ms", value.count()), "a positive time");
+  };
+  check_time("timeout", options.timeout);
+  check_time("connect_timeout", options.connect_timeout);
+  check_time("peer_timeout", options.peer_timeout);
+  check_time("warn_after", options.warn_after);
+  if (!IsTransport(options.transport)) Refuse("transport", options.transport, kTransports);
+  if (options.streams < 0 || options.streams > kMaxStreams) {
+    Refuse("streams", std::to_string(options.streams), kStreams);
+  }
+}
 
 CommOptions OptionsFromEnvironment() {
   CommOptions options;

@@ -36,8 +36,14 @@ void RunReduceScatter(Group& group, const Collective& call) {
                            .result = result,
                            .outputs = {},
                            .base = base};
-  if (const auto payload = ArrivalPayload(call, group.topology.rank()); !payload.empty()) {
-    ReducePayloads(group, reduction, result, group.rank() * result.size());
+  std::size_t offset = 0;
+  std::size_t total = 0;
+  for (std::size_t r = 0; r < reduction.inputs.size(); ++r) {
+    if (r == group.rank()) offset = total;
+    total += reduction.inputs[r].size();
+  }
+  if (total <= LocalGroup::kInlineBytes) {
+    if (!result.empty()) ReducePayloads(group, reduction, result, offset);
   } else {
     LocalReduce(group.local, reduction);
   }

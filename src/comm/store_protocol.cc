@@ -28,7 +28,7 @@ void PutText(std::vector<std::byte>& out, const std::string& text) {
 }
 
 std::string TakeText(std::span<const std::byte>& in, std::size_t size) {
-  const std::string text(reinterpret_cast<const char*>(in.data()), size);
+  std::string text(reinterpret_cast<const char*>(in.data()), size);
   in = in.subspan(size);
   return text;
 }

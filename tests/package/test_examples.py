@@ -6,7 +6,8 @@ import json
 import sys
 
 import pytest
-from conftest import ROOT, clean_environment, run
+
+from installed import ROOT, clean_environment, run
 
 
 @pytest.mark.parametrize("backend", ["gloo", "orca"])

@@ -10,7 +10,8 @@ import socket
 import subprocess
 
 import pytest
-from conftest import ROOT, clean_environment, run
+
+from installed import ROOT, clean_environment, run
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Venv, clean_environment, pins
+
+from installed import ROOT, Venv, clean_environment, pins
 
 # One process a rank; the ranks meet in a directory.
 ALLREDUCE = textwrap.dedent(

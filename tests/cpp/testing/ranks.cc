@@ -22,25 +22,15 @@ using comm::Membership;
 
 void Nothing(CommOptions&) {}
 
-std::unique_ptr<Communicator> Join(int rank, int world, const Layout& layout, std::shared_ptr<comm::Store> store,
-                                   const std::function<void(CommOptions&)>& adjust) {
-  Membership membership;
-  membership.group = "test";
-  membership.rank = rank;
-  membership.world = world;
-  membership.store = std::move(store);
-  CommOptions options = TestOptions(layout, rank);
-  adjust(options);
-  return Communicator::Connect(membership, options);
-}
-
 std::size_t OpenDescriptors() {
   std::size_t count = 0;
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
   return count;
 }
 
-std::string Describe(const std::exception_ptr& error) {
+}  // namespace
+
+std::string DescribeError(const std::exception_ptr& error) {
   try {
     if (error) std::rethrow_exception(error);
   } catch (const Error& e) {
@@ -51,7 +41,17 @@ std::string Describe(const std::exception_ptr& error) {
   return "";
 }
 
-}  // namespace
+std::unique_ptr<Communicator> Join(const Seat& seat) {
+  Membership membership;
+  membership.group = seat.group;
+  membership.generation = seat.generation;
+  membership.rank = seat.rank;
+  membership.world = seat.world;
+  membership.store = seat.store;
+  CommOptions options = TestOptions(seat.layout, seat.rank);
+  if (seat.adjust) seat.adjust(options);
+  return Communicator::Connect(membership, options);
+}
 
 Layout SharedMemoryLayout() {
   return {.name = "SharedMemory", .host = [](int) { return std::string("one"); }};
@@ -77,27 +77,34 @@ CommOptions TestOptions(const Layout& layout, int rank) {
   return options;
 }
 
-std::vector<std::string> RunRanksAndCatch(int world, const Layout& layout,
-                                          const std::function<void(CommOptions&)>& adjust,
-                                          const std::function<void(Communicator&)>& body) {
+std::vector<std::string> RunThreads(int count, const std::function<void(int rank)>& body) {
   const std::size_t descriptors = OpenDescriptors();
-  std::vector<std::string> errors(static_cast<std::size_t>(world));
+  std::vector<std::string> errors(static_cast<std::size_t>(count));
   {
-    const auto store = comm::NewMemoryStore();
     std::vector<std::jthread> threads;
-    for (int rank = 0; rank < world; ++rank) {
+    for (int rank = 0; rank < count; ++rank) {
       threads.emplace_back([&, rank] {
         try {
-          const auto communicator = Join(rank, world, layout, store, adjust);
-          body(*communicator);
+          body(rank);
         } catch (...) {
-          errors[static_cast<std::size_t>(rank)] = Describe(std::current_exception());
+          errors[static_cast<std::size_t>(rank)] = DescribeError(std::current_exception());
         }
       });
     }
   }
   EXPECT_EQ(OpenDescriptors(), descriptors) << "a rank left descriptors behind (O5)";
   return errors;
+}
+
+std::vector<std::string> RunRanksAndCatch(int world, const Layout& layout,
+                                          const std::function<void(CommOptions&)>& adjust,
+                                          const std::function<void(Communicator&)>& body) {
+  const auto store = comm::NewMemoryStore();
+  return RunThreads(world, [&](int rank) {
+    const auto communicator =
+        Join({.rank = rank, .world = world, .layout = layout, .store = store, .adjust = adjust});
+    body(*communicator);
+  });
 }
 
 void RunRanks(int world, const Layout& layout, const std::function<void(CommOptions&)>& adjust,
@@ -133,10 +140,11 @@ std::vector<std::string> RunProcesses(int world, const Layout& layout, const std
         read_end.Reset();
         std::string error;
         try {
-          const auto communicator = Join(rank, world, layout, comm::NewFileStore(directory), adjust);
+          const auto communicator = Join(
+              {.rank = rank, .world = world, .layout = layout, .store = comm::NewFileStore(directory), .adjust = adjust});
           body(*communicator);
         } catch (...) {
-          error = Describe(std::current_exception());
+          error = DescribeError(std::current_exception());
         }
         if (::testing::Test::HasFailure() && error.empty()) error = "an expectation failed in a rank";
         [[maybe_unused]] const auto written = ::write(write_end.get(), error.data(), error.size());

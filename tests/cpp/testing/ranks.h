@@ -1,8 +1,11 @@
 // Ranks for tests: threads or processes that form a group.
 #pragma once
 
+#include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,8 +25,31 @@ Layout TcpLayout();
 /// Hosts with `per_host` ranks each; the last one may hold fewer.
 Layout HostsLayout(int per_host);
 
+/// The bytes of one value.
+template <typename T>
+comm::Bytes BytesOf(T& value) {
+  return std::as_writable_bytes(std::span(&value, 1));
+}
+
 /// Options with limits that suit tests.
 comm::CommOptions TestOptions(const Layout& layout, int rank);
+
+/// One rank's place in a group.
+struct Seat {
+  int rank = 0;
+  int world = 1;
+  Layout layout;
+  std::shared_ptr<comm::Store> store;
+  std::string group = "test";
+  std::uint64_t generation = 0;
+  std::function<void(comm::CommOptions&)> adjust = nullptr;
+};
+std::unique_ptr<comm::Communicator> Join(const Seat& seat);
+
+/// Runs body(rank) on `count` threads; returns the error that each ended with, empty for none.
+std::vector<std::string> RunThreads(int count, const std::function<void(int rank)>& body);
+/// "peer lost: rank 1 ...", or nothing when there is no error.
+std::string DescribeError(const std::exception_ptr& error);
 
 /// Runs `body` on `world` ranks, each a thread with its own Communicator; rethrows the first exception of any of them.
 void RunRanks(int world, const Layout& layout, const std::function<void(comm::Communicator&)>& body);

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher import RankPool, open_sockets
+
+
+def children() -> set[int]:
+    """The processes that this one started and that are still there."""
+    return {
+        int(pid)
+        for task in Path("/proc/self/task").iterdir()
+        for pid in (task / "children").read_text().split()
+    }
+
+
+def is_helper(pid: int) -> bool:
+    """Python's own resource tracker, which lives as long as we do."""
+    try:
+        return b"resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return True
+
+
+def shared_memory() -> set[str]:
+    return {entry.name for entry in Path("/dev/shm").iterdir()}
+
+
+@pytest.fixture(scope="session")
+def ranks() -> Iterator[RankPool]:
+    processes = RankPool()
+    yield processes
+    processes.close()
+
+
+@pytest.fixture(autouse=True)
+def no_residue(ranks: RankPool) -> Iterator[None]:
+    """Every test leaves no process, nothing in /dev/shm and no socket behind."""
+    memory = shared_memory()
+    sockets = open_sockets() - ranks.sockets()
+    yield
+    strangers = {pid for pid in children() - ranks.pids() if not is_helper(pid)}
+    assert not strangers, f"processes are left: {sorted(strangers)}"
+    assert not shared_memory() - memory, "something is left in /dev/shm"
+    left = open_sockets() - ranks.sockets() - sockets
+    assert not left, f"sockets are left: {sorted(left)}"
+
+
+@pytest.fixture
+def pool(ranks: RankPool) -> RankPool:
+    return ranks
+
+
+@pytest.fixture
+def private_env(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The environment for a script of its own: nothing of ours but the search path."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("ORCA_", "DDP_"))}
+    env.update(OMP_NUM_THREADS="1", ORCA_LOG="warn")
+    return env

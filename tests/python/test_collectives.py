@@ -1,0 +1,51 @@
+"""The same script on gloo and on orca gives the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import checks_collectives as checks
+from launcher import RankPool
+
+CONTRACT: list[Callable[[], Any]] = [
+    checks.all_reduce,
+    checks.all_reduce_sizes,
+    checks.all_reduce_shapes,
+    checks.all_reduce_leaves_neighbours_alone,
+    checks.all_reduce_complex,
+    checks.all_reduce_sparse,
+    checks.all_reduce_coalesced,
+    checks.broadcast,
+    checks.reduce,
+    checks.all_gather,
+    checks.all_gather_in_place,
+    checks.all_gather_coalesced,
+    checks.gather,
+    checks.scatter,
+    checks.reduce_scatter,
+    checks.all_to_all,
+    checks.objects,
+    checks.messages,
+    checks.batched_messages,
+    checks.message_from_anyone,
+    checks.message_from_anyone_in_a_subgroup,
+    checks.handles_and_futures,
+    checks.chained_futures,
+    checks.functional,
+    checks.subgroups,
+    checks.crossing_groups,
+    checks.many_calls,
+    checks.after_a_barrier,
+    checks.debug_wrapper,
+    checks.profiled,
+]
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
+def test_gives_the_same_as_gloo(pool: RankPool, check: Callable[[], Any], world: int) -> None:
+    expected = pool.run(check, "gloo", world)
+    assert pool.run(check, "orca", world) == expected
