@@ -1,5 +1,6 @@
 // The Python module _orca_c10d.
 #include <pybind11/chrono.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "backend.h"
@@ -45,15 +46,18 @@ PYBIND11_MODULE(_orca_c10d, m) {
            }),
            py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"),
            py::call_guard<py::gil_scoped_release>())
+      .def_property_readonly("options", &OrcaBackend::getBackendOptions)
+      .def("get_error", &OrcaBackend::getError)
+      .def("_set_default_timeout", &OrcaBackend::setTimeout, py::arg("timeout"))
       .def("describe", &OrcaBackend::Describe);
 
   m.def("close_all", &OrcaBackend::CloseAll);
-  m.def(
-      "empty",
-      [](const std::vector<std::int64_t>& size, const py::object& dtype) {
-        return orca::plugin::EmptyRegistered(size, ScalarTypeOf(dtype));
-      },
-      py::arg("size"), py::arg("dtype"));
+  m.def("empty",
+        torch::wrap_pybind_function(  // A warning becomes Python's.
+            [](const std::vector<std::int64_t>& size, const py::object& dtype) {
+              return orca::plugin::EmptyRegistered(size, ScalarTypeOf(dtype));
+            }),
+        py::arg("size"), py::arg("dtype"));
   m.def("is_registered", &orca::plugin::IsRegistered, py::arg("tensor"));
   m.def("memory_stats", [] {
     const auto stats = orca::plugin::GetMemoryStats();

@@ -120,6 +120,11 @@ void RunAllReduce(Group& group, const Collective& call) {
     ReduceLongAcrossHosts(group, call, data);
     return;
   }
+  if (group.local.AllRegistered() && call.reduce != ReduceOp::kPreMulSum) {
+    const Reduction reduction{.dtype = call.dtype, .op = call.reduce, .divisor = group.world()};
+    LocalAllReduceInPlace(group.local, reduction, data);
+    return;
+  }
   const std::vector<Bytes> parts = Cut(data, group.world(), call.dtype);
   LocalReduce(group.local, {.dtype = call.dtype,
                             .op = call.reduce,

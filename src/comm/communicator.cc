@@ -5,14 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstring>
-#include <deque>
-#include <mutex>
-#include <thread>
 #include <type_traits>
 #include <utility>
 
+#include "comm/call_queue.h"
 #include "comm/collective_checks.h"
 #include "comm/group.h"
 #include "comm/messenger.h"
@@ -33,6 +30,7 @@ constexpr int kDefaultStreams = 2;
 constexpr std::chrono::microseconds kSpin(50);
 constexpr std::uint32_t kControlSegment = 0xffffffff;  // the group's own memory, as opposed to a rank's arena
 constexpr std::chrono::seconds kDialPatience(10);
+constexpr std::chrono::milliseconds kFirstReach(250);
 constexpr std::chrono::seconds kSegmentPatience(2);
 
 void CheckMembership(const Membership& membership) {
@@ -62,25 +60,21 @@ class GroupCommunicator final : public Communicator {
     CheckMembership(membership);
     CheckOptions(options);
     Join(membership);
+    queue_ = std::make_unique<CallQueue>([this](const Collective& call) { Execute(call); });
   }
 
   ~GroupCommunicator() override {
     if (Forked()) {
       // The threads exist in the parent only, and the connections are the parent's.
-      (void)worker_.release();
+      (void)queue_.release();
       (void)messenger_.release();
       (void)monitor_.release();
       (void)mesh_.release();
       (void)local_.release();
       return;
     }
-    bool pending = false;
-    {
-      const std::lock_guard lock(queue_mutex_);
-      pending = !queue_.empty() || busy_;
-    }
-    if (pending) Abort("the group was closed while a collective was under way");
-    worker_.reset();
+    if (!queue_->idle()) Abort("the group was closed while a collective was under way");
+    queue_.reset();
     local_->Leave();
     monitor_->Leave();  // its thread uses the messenger until here
     messenger_.reset();
@@ -102,27 +96,13 @@ class GroupCommunicator final : public Communicator {
   void Run(const Collective& call) override {
     CheckUsable();
     CheckCall(call, rank(), world());
-    {
-      std::unique_lock lock(queue_mutex_);
-      idle_.wait(lock, [this] { return queue_.empty() && !busy_; });  // every queued call has a deadline
-      busy_ = true;
-    }
-    const Idle idle(*this);
-    Execute(call);
+    queue_->Run(call);
   }
 
   Work Start(Collective call, DoneCallback done) override {
     CheckUsable();
     CheckCall(call, rank(), world());
-    auto state = std::make_shared<Work::State>();
-    state->callback = std::move(done);
-    {
-      const std::lock_guard lock(queue_mutex_);
-      if (!worker_) worker_ = StartThread([this](const std::stop_token& stop) { RunQueue(stop); });
-      queue_.push_back({.call = std::move(call), .state = state});
-    }
-    queued_.notify_one();
-    return Work(std::move(state));
+    return Work(queue_->Start(std::move(call), std::move(done)));
   }
 
   void Send(ConstBytes data, int peer, std::uint64_t tag) override {
@@ -162,28 +142,6 @@ class GroupCommunicator final : public Communicator {
   }
 
  private:
-  struct Pending {
-    Collective call;
-    std::shared_ptr<Work::State> state;
-  };
-
-  // Lets the next call begin.
-  class Idle {
-   public:
-    explicit Idle(GroupCommunicator& owner) : owner_(owner) {}
-    Idle(const Idle&) = delete;
-    Idle& operator=(const Idle&) = delete;
-    ~Idle() {
-      const std::lock_guard lock(owner_.queue_mutex_);
-      owner_.busy_ = false;
-      owner_.idle_.notify_all();
-      owner_.queued_.notify_one();
-    }
-
-   private:
-    GroupCommunicator& owner_;
-  };
-
   // ---- joining -------------------------------------------------------------------------------------------------
 
   void Join(const Membership& membership) {
@@ -374,8 +332,9 @@ class GroupCommunicator final : public Communicator {
 
   // Connects; while nobody answers, looks now and then whether the group has ended.
   UniqueFd Reach(const std::vector<std::string>& addresses, const Deadline& deadline) {
-    const CommOptions::Milliseconds slice = std::chrono::seconds(addresses.size());  // a second for each
-    for (;;) {
+    // Where there are several, the first may be silent: ConnectTcp gives each a second.
+    CommOptions::Milliseconds slice = addresses.size() == 1 ? kFirstReach : std::chrono::seconds(addresses.size());
+    for (;; slice *= 2) {
       try {
         return net::ConnectTcp(addresses, Deadline::After(std::min(slice, deadline.Left())));
       } catch (const Error& error) {
@@ -460,6 +419,7 @@ class GroupCommunicator final : public Communicator {
   void Execute(const Collective& call) {
     const std::uint64_t sequence = sequence_.fetch_add(1, std::memory_order_relaxed) + 1;
     try {
+      if (const auto failure = local_->failure()) throw Error(failure->code, failure->text);
       const Deadline deadline = Deadline::After(call.timeout.count() > 0 ? call.timeout : options_.timeout);
       const CallRecord record = RecordOf(call, segments_, topology_.hosts() == 1);
       MoveIntoPlace(call, rank());
@@ -502,44 +462,6 @@ class GroupCommunicator final : public Communicator {
     }
   }
 
-  template <typename Body>
-  static std::unique_ptr<std::jthread> StartThread(Body body) {
-    try {
-      return std::make_unique<std::jthread>(std::move(body));
-    } catch (const std::system_error& error) {
-      throw Error(Code::kResourceExhausted,
-                  fmt::format("cannot start a thread: {}", DescribeLimitError(error.code().value())));
-    }
-  }
-
-  // The body of the thread that runs asynchronous calls.
-  void RunQueue(const std::stop_token& stop) {
-    ::pthread_setname_np(::pthread_self(), "orca-comm");
-    for (;;) {
-      Pending next;
-      {
-        std::unique_lock lock(queue_mutex_);
-        // A stop lets queued calls run out: they fail at once, because the group was aborted.
-        queued_.wait(lock, stop, [this] { return !queue_.empty() && !busy_; });
-        if (queue_.empty() || busy_) return;
-        next = std::move(queue_.front());
-        queue_.pop_front();
-        busy_ = true;
-      }
-      std::exception_ptr error;
-      {
-        const Idle idle(*this);
-        try {
-          if (const auto failure = local_->failure()) throw Error(failure->code, failure->text);
-          Execute(next.call);
-        } catch (...) {
-          error = std::current_exception();
-        }
-      }
-      next.state->Finish(error);
-    }
-  }
-
   CommOptions options_;
   std::uint64_t generation_;
   std::array<std::uint8_t, 16> job_;
@@ -556,13 +478,7 @@ class GroupCommunicator final : public Communicator {
   std::unique_ptr<Mesh> mesh_;
   std::unique_ptr<Messenger> messenger_;
   std::unique_ptr<Monitor> monitor_;  // its thread uses those above
-
-  std::mutex queue_mutex_;  // guards queue_, busy_ and the start of worker_
-  std::condition_variable idle_;
-  std::condition_variable_any queued_;
-  std::deque<Pending> queue_;
-  bool busy_ = false;  // somebody runs a collective
-  std::unique_ptr<std::jthread> worker_;
+  std::unique_ptr<CallQueue> queue_;
 };
 
 }  // namespace

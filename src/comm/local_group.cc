@@ -25,7 +25,7 @@ constexpr std::size_t kSpace = 512;
 constexpr std::size_t kStagingTarget = std::size_t{48} << 20;  // for all ranks of a host together
 constexpr std::size_t kStagingMin = std::size_t{64} << 10;
 constexpr std::size_t kStagingMax = std::size_t{512} << 10;
-constexpr std::chrono::milliseconds kNap(100);  // how often a sleeper looks after its peers
+constexpr std::chrono::milliseconds kLongestNap(100);  // how often a sleeper looks after its peers
 
 using Clock = Deadline::Clock;
 using Seconds = std::chrono::duration<double>;
@@ -104,7 +104,8 @@ LocalGroup::LocalGroup(SharedMemory memory, LocalGroupOptions options)
       options_(std::move(options)),
       header_(reinterpret_cast<Header*>(memory_.data())),
       staging_bytes_(StagingBytes(options_.size)),
-      segments_(static_cast<std::size_t>(options_.size)) {
+      segments_(static_cast<std::size_t>(options_.size)),
+      buffers_(static_cast<std::size_t>(options_.size)) {
   if (header_->magic != kMagic || header_->size != options_.size) {
     throw Error(Code::kPeerLost, "the group's shared memory was made by another version of orca; use one version");
   }
@@ -154,9 +155,10 @@ void LocalGroup::Sync() {
   PostAndWait(slot(options_.index).phase, phase_, [this](int peer) { return Synced(peer); });
 }
 
-// Whoever finds that all have arrived wakes those who sleep; a sleeper is always seen: it counts itself before it looks
-// at the flags, and the fence keeps our flag's store before our look at the count. The fence comes after the spinning,
-// so that the peers' flags are read while our own stores are still on their way.
+// Whoever finds that all have arrived wakes those who sleep. For a sleeper never to be missed, our flag must be visible
+// before we look for sleepers, and that takes a fence, which costs as much as the whole exchange. Where ranks have cores
+// of their own and spin first, we do without: a peer would have to fall asleep in just that moment, and its first naps
+// are short. Where ranks share cores, sleeping is the rule, and the fence is worth it.
 template <typename Reached>
 void LocalGroup::PostAndWait(std::atomic<std::uint64_t>& word, std::uint64_t value, Reached reached) {
   word.store(value, std::memory_order_release);
@@ -164,8 +166,8 @@ void LocalGroup::PostAndWait(std::atomic<std::uint64_t>& word, std::uint64_t val
     WaitAsleep(reached);
     return;
   }
-  FullFence();
-  if (header_->sleepers.load(std::memory_order_seq_cst) != 0) Ring();
+  if (options_.spin.count() == 0) FullFence();
+  if (header_->sleepers.load(std::memory_order_acquire) != 0) Ring();
 }
 
 template <typename Reached>
@@ -203,7 +205,7 @@ void LocalGroup::WaitAsleep(const std::function<bool(int)>& reached) {
   } sleeper(header_->sleepers);
   FullFence();
   const std::uint32_t bell_before = header_->doorbell.load();
-  for (;;) {
+  for (std::chrono::milliseconds nap(1);; nap = std::min(2 * nap, kLongestNap)) {
     const std::uint32_t bell = header_->doorbell.load();
     if (all_reached()) {
       // Nobody rang: this rank was the last, without having seen it while it spun.
@@ -211,7 +213,7 @@ void LocalGroup::WaitAsleep(const std::function<bool(int)>& reached) {
       return;
     }
     CheckForTrouble(reached, since, &warned);
-    FutexWait(header_->doorbell, bell, std::clamp(deadline_.Left(), std::chrono::milliseconds(1), kNap));
+    FutexWait(header_->doorbell, bell, std::clamp(deadline_.Left(), std::chrono::milliseconds(1), nap));
   }
 }
 
@@ -292,6 +294,20 @@ std::byte* LocalGroup::PeerBuffer(int peer) {
                                              options_.names[static_cast<std::size_t>(peer)]));
   }
   return segment->data() + theirs.offset;
+}
+
+std::span<std::byte* const> LocalGroup::PeerBuffers(std::byte* own, std::size_t offset) {
+  for (int peer = 0; peer < options_.size; ++peer) {
+    buffers_[static_cast<std::size_t>(peer)] = (peer == options_.index ? own : PeerBuffer(peer)) + offset;
+  }
+  return buffers_;
+}
+
+bool LocalGroup::AllRegistered() const {
+  for (int peer = 0; peer < options_.size; ++peer) {
+    if (!record(peer).registered) return false;
+  }
+  return true;
 }
 
 void LocalGroup::Heartbeat() {

@@ -40,7 +40,7 @@ struct LocalGroupOptions {
 class LocalGroup {
  public:
   static constexpr std::size_t kInlineBytes = 4096;  ///< Payload that can ride on Arrive.
-  static constexpr std::size_t kTinyBytes = 1024;    ///< Payload that should, even if it is registered.
+  static constexpr std::size_t kTinyBytes = 256;     ///< Payload that should, even if it is registered.
   static constexpr int kStagingBuffers = 3;
 
   /// Size of the segment for `size` ranks.
@@ -69,6 +69,10 @@ class LocalGroup {
   std::size_t staging_bytes() const { return staging_bytes_; }
   /// Where the registered buffer that `peer` named in its record lies in this process.
   std::byte* PeerBuffer(int peer);
+  /// The same for all ranks, moved by `offset`; `own` is this rank's buffer. Valid until the next call.
+  std::span<std::byte* const> PeerBuffers(std::byte* own, std::size_t offset);
+  /// Whether all ranks named registered memory in their records.
+  bool AllRegistered() const;
 
   /// Says that this rank lives; called by the monitor.
   void Heartbeat();
@@ -101,6 +105,8 @@ class LocalGroup {
   Header* header_ = nullptr;
   std::size_t staging_bytes_ = 0;
   std::vector<std::vector<std::shared_ptr<SharedMemory>>> segments_;  // of the peers' arenas, mapped when first used
+
+  std::vector<std::byte*> buffers_;  // what PeerBuffers returns
 
   // The collective under way.
   std::uint64_t sequence_ = 0;

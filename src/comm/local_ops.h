@@ -28,6 +28,10 @@ struct LocalReduction {
 };
 void LocalReduce(LocalGroup& group, const LocalReduction& call);
 
+/// The special case in which all ranks registered their buffers and want the whole result in them: the quickest, so it
+/// allocates nothing. Not for kPreMulSum.
+void LocalAllReduceInPlace(LocalGroup& group, const Reduction& reduction, Bytes data);
+
 /// Every rank contributes something that all the others read.
 struct LocalShare {
   std::vector<ConstBytes> mine;

@@ -6,6 +6,8 @@
 namespace orca::comm {
 namespace {
 
+constexpr std::size_t kLine = 64;
+
 std::vector<double> Factors(const LocalGroup& group, ReduceOp op) {
   std::vector<double> factors;
   if (op != ReduceOp::kPreMulSum) return factors;
@@ -13,26 +15,14 @@ std::vector<double> Factors(const LocalGroup& group, ReduceOp op) {
   return factors;
 }
 
-bool AllRegistered(const LocalGroup& group) {
-  for (int peer = 0; peer < group.size(); ++peer) {
-    if (!group.record(peer).registered) return false;
-  }
-  return true;
-}
-
 // Everybody's memory is mapped here: read this rank's part of all of them, write the result where it is wanted.
 void ReduceInPlace(LocalGroup& group, const LocalReduction& call, const Reduction& reduction) {
-  const auto size = static_cast<std::size_t>(group.size());
   const ConstBytes own = call.inputs[static_cast<std::size_t>(group.index())];
-  const std::size_t offset = static_cast<std::size_t>(own.data() - call.base);
-  std::vector<const std::byte*> sources(size);
-  std::vector<std::byte*> targets;
-  for (int peer = 0; peer < group.size(); ++peer) {
-    std::byte* base = peer == group.index() ? const_cast<std::byte*>(call.base) : group.PeerBuffer(peer);
-    sources[static_cast<std::size_t>(peer)] = base + offset;
-    if (call.to_all || call.to_one == peer) targets.push_back(base + offset);
-  }
-  if (targets.empty()) targets.push_back(call.result.data());
+  const auto offset = static_cast<std::size_t>(own.data() - call.base);
+  const auto buffers = group.PeerBuffers(const_cast<std::byte*>(call.base), offset);
+  std::byte* const target = call.to_one >= 0 ? buffers[static_cast<std::size_t>(call.to_one)] : call.result.data();
+  const std::vector<const std::byte*> sources(buffers.begin(), buffers.end());
+  const std::span<std::byte* const> targets = call.to_all ? buffers : std::span<std::byte* const>(&target, 1);
   if (!own.empty()) Reduce(reduction, sources, targets, own.size() / SizeOf(call.dtype));
   group.Sync();  // nobody may touch its buffer before all have read and written it
 }
@@ -115,10 +105,24 @@ class StagedReduction {
 
 }  // namespace
 
+void LocalAllReduceInPlace(LocalGroup& group, const Reduction& reduction, Bytes data) {
+  const auto size = static_cast<std::size_t>(group.size());
+  const auto index = static_cast<std::size_t>(group.index());
+  const std::size_t share = (data.size() / size + kLine - 1) / kLine * kLine;
+  const std::size_t begin = std::min(index * share, data.size());
+  const std::size_t end = index + 1 == size ? data.size() : std::min(begin + share, data.size());
+  if (begin < end) {
+    const auto buffers = group.PeerBuffers(data.data(), begin);
+    Reduce(reduction, {const_cast<const std::byte* const*>(buffers.data()), size}, buffers,
+           (end - begin) / SizeOf(reduction.dtype));
+  }
+  group.Sync();  // nobody may touch its buffer before all have read and written it
+}
+
 void LocalReduce(LocalGroup& group, const LocalReduction& call) {
   const std::vector<double> factors = Factors(group, call.op);
   const Reduction reduction{.dtype = call.dtype, .op = call.op, .factors = factors, .divisor = call.divisor};
-  if (call.base != nullptr && AllRegistered(group)) {
+  if (call.base != nullptr && group.AllRegistered()) {
     ReduceInPlace(group, call, reduction);
   } else {
     StagedReduction(group, call, reduction).Run();

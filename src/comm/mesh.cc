@@ -281,7 +281,10 @@ void Mesh::Sleep(std::chrono::milliseconds limit) {
 void Mesh::CheckForTrouble(Clock::time_point since, bool* warned) {
   if (const auto failure = options_.failure()) throw Error(failure->code, failure->text);
   if (deadline_.Passed()) {
-    throw Error(Code::kTimeout, fmt::format("{}; the deadline has passed", DescribeWait(since)));
+    // The rank that this one waits for may itself wait for another, and know better who is missing.
+    const Failure echo{.code = Code::kTimeout, .text = fmt::format("{}; the deadline has passed", DescribeWait(since))};
+    const Failure first = FirstCause(echo, options_.failure);
+    throw Error(first.code, first.text);
   }
   if (!*warned && Clock::now() - since > options_.warn_after) {
     *warned = true;

@@ -132,7 +132,9 @@ void Monitor::Loop(const std::stop_token& stop) {
       if (!farewell) farewell = Deadline::After(kFarewell);
       if (!unsent || farewell->Passed()) return;
     }
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(next_beat - Clock::now());
+    auto wake_at = next_beat;
+    if (const auto acceptor_wakes = acceptor_.wake_at()) wake_at = std::min(wake_at, acceptor_wakes->at());
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(wake_at - Clock::now());
     ::poll(fds.data(), fds.size(), static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, interval.count())));
     if (fds.front().revents != 0) {
       std::uint64_t count = 0;

@@ -76,11 +76,17 @@ ORCA_SSE42 inline void UpdateByThree(std::uint32_t& state, const std::byte*& dat
   }
 }
 
+/// x^n modulo the polynomial, in 64 bits.
+constexpr long long WidePowerOfX(std::size_t n) {
+  const std::uint64_t power = std::uint64_t{PowerOfX(n)} << 32;
+  return static_cast<long long>(power);
+}
+
 /// What moves both halves of a 128-bit lane `kBits` further: the lower one stands for x^64 more.
 template <std::size_t kBits>
 struct FoldBy {
-  static constexpr auto kLower = static_cast<long long>(std::uint64_t{PowerOfX(kBits + 63)} << 32);
-  static constexpr auto kUpper = static_cast<long long>(std::uint64_t{PowerOfX(kBits - 1)} << 32);
+  static constexpr long long kLower = WidePowerOfX(kBits + 63);
+  static constexpr long long kUpper = WidePowerOfX(kBits - 1);
 };
 
 /// `sum` times x^kBits, plus `next`.

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+import traceback
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
@@ -104,7 +105,7 @@ def reduces_tensors_with_gaps() -> None:
         view.fill_(1.0)
     assert base.eq(1.0).all()
     lazily = torch.complex(torch.ones(3), torch.ones(3)).conj()
-    dist.broadcast(lazily, 0)
+    dist.distributed_c10d._get_default_group().broadcast(lazily, 0).wait()
     assert lazily.resolve_conj().tolist() == [complex(1, -1)] * 3
     work = dist.all_reduce(base.t()[::2], async_op=True)
     work.wait()
@@ -391,6 +392,8 @@ def _in_child(work: Callable[[], None]) -> int:
         try:
             work()
             status = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(status)
     deadline = time.monotonic() + 20
