@@ -47,7 +47,7 @@ step() {
     # Ninja goes on with other files after an error: show the error, not what came last.
     grep -n -m 5 -A 12 -E '^FAILED: |(error|Error|ERROR)[: ]|^E: ' "$log" | head -n 40 >&2 || true
     echo '...' >&2
-    tail -n 25 "$log" >&2
+    tail -n 12 "$log" >&2
     die "$name" "$text (exit status $code)" "$remedy"
   fi
 }

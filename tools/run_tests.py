@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 LOGS = ROOT / "build/logs"
 PYTHON = str(ROOT / ".venv/bin/python")
-PYTEST_CLOSING = re.compile(r"^=+ (.*(?:passed|failed|error|skipped|no tests ran).* in .*) =+$")
+PYTEST_CLOSING = re.compile(r"^(=+ )?(\d+ \w+|no tests ran)(, \d+ \w+)* in \d+.*s")
 CTEST_CLOSING = re.compile(r"^\d+% tests passed, .*out of \d+$")
 PYTEST_SKIP = re.compile(r"^SKIPPED \[\d+\] .*")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -95,7 +96,7 @@ def pytest(name: str, *arguments: str) -> Stage:
     return Stage(
         name,
         [PYTHON, "-m", "pytest", "-rs", "--color=no", *arguments],
-        f"'.venv/bin/python -m pytest {' '.join(arguments)} --lf -x' runs what failed again",
+        f"'.venv/bin/python -m pytest --lf -x {shlex.join(arguments)}' runs what failed again",
     )
 
 

@@ -220,6 +220,11 @@ void OrcaBackend::shutdown() {
     api_.abort(comm, ("rank " + std::to_string(rank_) + " shut the process group down").c_str());
     while (users_.load() > 0) std::this_thread::sleep_for(Milliseconds(1));
   }
+  if (InEngineCallback()) {
+    // The last reference went in a callback; the engine's thread cannot wait for its own end.
+    std::thread([api = &api_, comm] { api->close(comm); }).detach();
+    return;
+  }
   api_.close(comm);
 }
 

@@ -55,7 +55,11 @@ class FutureThreads {
   std::size_t idle_ = 0;
 };
 
+thread_local bool in_engine_callback = false;
+
 }  // namespace
+
+bool InEngineCallback() { return in_engine_callback; }
 
 void NoteError(ErrorState& errors, const OrcaError& error) {
   switch (static_cast<Code>(error.code)) {
@@ -117,13 +121,17 @@ void OrcaWork::Join(c10::intrusive_ptr<OrcaWork> whole) {
 }
 
 void OrcaWork::OnDone(void* context, const OrcaError* error, std::int32_t source) {
-  const auto self = c10::intrusive_ptr<OrcaWork>::reclaim(static_cast<OrcaWork*>(context));
-  std::exception_ptr thrown;
-  if (error != nullptr) {
-    if (self->errors_) NoteError(*self->errors_, *error);
-    thrown = MakeError(*error, self->name_);
+  in_engine_callback = true;
+  {
+    const auto self = c10::intrusive_ptr<OrcaWork>::reclaim(static_cast<OrcaWork*>(context));
+    std::exception_ptr thrown;
+    if (error != nullptr) {
+      if (self->errors_) NoteError(*self->errors_, *error);
+      thrown = MakeError(*error, self->name_);
+    }
+    self->PartEnded(std::move(thrown), source);
   }
-  self->PartEnded(std::move(thrown), source);
+  in_engine_callback = false;
 }
 
 void OrcaWork::PartEnded(std::exception_ptr error, int source) {

@@ -20,6 +20,10 @@ using ErrorState = std::atomic<int>;
 
 void NoteError(ErrorState& errors, const OrcaError& error);
 
+/// Whether this thread is in a completion callback of the engine, and so must not wait for the
+/// engine.
+bool InEngineCallback();
+
 /// What a call leaves to do when the engine is done with it, and what must stay alive until then.
 struct Rest {
   std::vector<at::Tensor> held;                           ///< Memory that the engine uses.

@@ -102,7 +102,7 @@ std::vector<Bytes> Cut(Bytes data, std::size_t parts, DType dtype) {
 bool RodeOnArrival(const Group& group, std::size_t bytes) {
   if (bytes > LocalGroup::kInlineBytes) return false;
   for (int peer = 0; peer < group.local.size(); ++peer) {
-    if (group.local.record(peer).registered) return false;
+    if (group.local.registered(peer)) return false;
   }
   return true;
 }

@@ -254,7 +254,8 @@ class GroupCommunicator final : public Communicator {
         .connect = [this](int peer, int stream, const Deadline&) {
           return DialMember(peer, Role::kData, static_cast<std::uint32_t>(stream));
         },
-        .failure = failure});
+        .failure = failure,
+        .left = [this](int peer) { return monitor_->HasLeft(peer); }});
     messenger_ = std::make_unique<Messenger>(MessengerOptions{
         .rank = rank(),
         .names = topology_.Names(),
@@ -273,6 +274,7 @@ class GroupCommunicator final : public Communicator {
         .generation = generation_,
         .peer_timeout = options_.peer_timeout,
         .heartbeat = [this] { local_->Heartbeat(); },
+        .on_left = [this] { mesh_->Wake(); },
         .on_failure = [this](const Failure& f) { Spread(f); },
         .on_connection = [this](net::Acceptor::Connection connection) { Serve(std::move(connection)); }});
   }
@@ -291,7 +293,7 @@ class GroupCommunicator final : public Communicator {
           addresses.push_back(rest.substr(0, space));
           rest = space == std::string::npos ? "" : rest.substr(space + 1);
         }
-        socket = Reach(addresses, deadline);
+        socket = Reach(peer, addresses, deadline);
         net::TuneDataSocket(socket.get(), options_.peer_timeout);
       }
       const net::Hello hello{.job = job_,
@@ -320,10 +322,19 @@ class GroupCommunicator final : public Communicator {
       return body(DialDeadline());
     } catch (const Error& error) {
       if (error.code() == Code::kResourceExhausted) throw;
-      const Failure first = FirstCause({.code = Code::kPeerLost, .text = error.what()},
+      const Failure first = FirstCause({.code = Code::kPeerLost, .text = error.what() + WhoLeft()},
                                        [this] { return local_->failure(); });
       throw Error(first.code, first.text);
     }
+  }
+
+  // Whoever cannot be reached may have given up because another had gone before.
+  std::string WhoLeft() const {
+    std::string gone;
+    for (int r = 0; r < world(); ++r) {
+      if (monitor_->HasLeft(r)) gone += (gone.empty() ? "; before that, " : ", ") + topology_.Name(r);
+    }
+    return gone.empty() ? gone : gone + " left the group";
   }
 
   UniqueFd DialMember(int peer, Role role, std::uint32_t index) {
@@ -331,14 +342,14 @@ class GroupCommunicator final : public Communicator {
   }
 
   // Connects; while nobody answers, looks now and then whether the group has ended.
-  UniqueFd Reach(const std::vector<std::string>& addresses, const Deadline& deadline) {
+  UniqueFd Reach(int peer, const std::vector<std::string>& addresses, const Deadline& deadline) {
     // Where there are several, the first may be silent: ConnectTcp gives each a second.
     CommOptions::Milliseconds slice = addresses.size() == 1 ? kFirstReach : std::chrono::seconds(addresses.size());
     for (;; slice *= 2) {
       try {
         return net::ConnectTcp(addresses, Deadline::After(std::min(slice, deadline.Left())));
       } catch (const Error& error) {
-        if (error.code() != Code::kUnavailable || deadline.Passed()) throw;
+        if (error.code() != Code::kUnavailable || deadline.Passed() || monitor_->HasLeft(peer)) throw;
         const Failure unknown{.code = error.code(), .text = error.what()};
         const Failure first = FirstCause(unknown, [this] { return local_->failure(); });
         if (first.text != unknown.text) throw Error(first.code, first.text);
@@ -417,7 +428,7 @@ class GroupCommunicator final : public Communicator {
   }
 
   void Execute(const Collective& call) {
-    const std::uint64_t sequence = sequence_.fetch_add(1, std::memory_order_relaxed) + 1;
+    const std::uint64_t sequence = sequence_.load(std::memory_order_relaxed) + 1; sequence_.store(sequence, std::memory_order_relaxed);
     try {
       if (const auto failure = local_->failure()) throw Error(failure->code, failure->text);
       const Deadline deadline = Deadline::After(call.timeout.count() > 0 ? call.timeout : options_.timeout);

@@ -54,6 +54,45 @@ std::size_t StagingBytes(int size) {
   return std::clamp(share / kStagingMin * kStagingMin, kStagingMin, kStagingMax);
 }
 
+// An arrival in two words. A peer is at most one call behind, so a few bits of the number tell calls apart.
+constexpr int kSequenceBits = 16;
+constexpr std::uint64_t kSequenceMask = (std::uint64_t{1} << kSequenceBits) - 1;
+constexpr int kOffsetBits = 47;
+constexpr std::uint64_t kRegistered = std::uint64_t{1} << 63;
+
+std::uint64_t Fingerprint(const CallRecord& record, std::uint64_t sequence) {
+  // Odd factors and shifts, so that every field reaches the upper bits.
+  std::uint64_t hash = record.count * 0x9e3779b97f4a7c15;
+  hash ^= hash >> 29;
+  hash += (static_cast<std::uint64_t>(record.op) << 48) ^ (static_cast<std::uint64_t>(record.dtype) << 40) ^
+          (static_cast<std::uint64_t>(record.reduce) << 32) ^ static_cast<std::uint32_t>(record.root);
+  hash *= 0xbf58476d1ce4e5b9;
+  hash ^= hash >> 32;
+  hash *= 0x94d049bb133111eb;
+  return (hash & ~kSequenceMask) | (sequence & kSequenceMask);
+}
+
+std::uint64_t PackPlace(const CallRecord& record) {
+  if (!record.registered) return 0;
+  return kRegistered | (std::uint64_t{record.segment} << kOffsetBits) | record.offset;
+}
+
+// Stores two neighbouring words so that whoever sees the first sees the second, and all that was written before. On
+// x86-64 it is one store: aligned 16-byte stores are atomic on every processor with AVX.
+void StoreBoth(std::atomic<std::uint64_t>& first, std::uint64_t first_value, std::atomic<std::uint64_t>& second,
+               std::uint64_t second_value) {
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
+  std::atomic_signal_fence(std::memory_order_release);  // stores are not reordered by the processor
+  _mm_store_si128(reinterpret_cast<__m128i*>(&first),
+                  _mm_set_epi64x(static_cast<long long>(second_value), static_cast<long long>(first_value)));
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  (void)second;
+#else
+  second.store(second_value, std::memory_order_relaxed);
+  first.store(first_value, std::memory_order_release);
+#endif
+}
+
 enum AbortState : std::uint32_t { kNone, kWriting, kSet };
 
 }  // namespace
@@ -69,9 +108,16 @@ struct LocalGroup::Header {
   std::array<char, 1900> abort_text{};
 };
 
-/// One rank's place. Arrivals alternate between two lines: a rank can be at most one call ahead of its slowest peer.
+/// One rank's place. Arrivals alternate between two entries: a rank can be at most one call ahead of its slowest peer.
+///
+/// A line that peers spin on is taken away from its writer between any two stores, so an arrival is one store of 16
+/// bytes; what few calls need is kept on another line, which stays with its writer.
 struct LocalGroup::Slot {
   struct alignas(kSpace) Arrival {
+    std::atomic<std::uint64_t> flag{0};   // kSequenceBits of the call's number, the rest of its fingerprint
+    std::atomic<std::uint64_t> place{0};  // of the registered buffer; see PackPlace
+  };
+  struct alignas(kLine) Details {
     std::atomic<std::uint64_t> sequence{0};
     CallRecord record;
   };
@@ -82,7 +128,8 @@ struct LocalGroup::Slot {
   alignas(kSpace) std::atomic<std::int64_t> heartbeat{0};  // nanoseconds of the monotonic clock, the same for all
   std::atomic<bool> left{false};
   std::array<Arrival, 2> arrivals;
-  std::array<Payload, 2> payloads;  // of the arrivals
+  std::array<Details, 2> details;
+  std::array<Payload, 2> payloads;
 };
 
 std::size_t LocalGroup::SegmentBytes(int size) {
@@ -124,12 +171,17 @@ std::byte* LocalGroup::staging(int peer, std::size_t buffer) const {
   return memory_.data() + sizeof(Header) + size * sizeof(Slot) + index * staging_bytes_;
 }
 
-const CallRecord& LocalGroup::record(int peer) const { return slot(peer).arrivals[sequence_ & 1].record; }
+const CallRecord& LocalGroup::record(int peer) const { return slot(peer).details[sequence_ & 1].record; }
+
+bool LocalGroup::registered(int peer) const {
+  return (slot(peer).arrivals[sequence_ & 1].place.load(std::memory_order_relaxed) & kRegistered) != 0;
+}
 
 const std::byte* LocalGroup::payload(int peer) const { return slot(peer).payloads[sequence_ & 1].bytes.data(); }
 
 bool LocalGroup::Arrived(int peer) const {
-  return slot(peer).arrivals[sequence_ & 1].sequence.load(std::memory_order_acquire) >= sequence_;
+  const std::uint64_t flag = slot(peer).arrivals[sequence_ & 1].flag.load(std::memory_order_acquire);
+  return (flag & kSequenceMask) == (sequence_ & kSequenceMask);
 }
 
 bool LocalGroup::Synced(int peer) const { return slot(peer).phase.load(std::memory_order_acquire) >= phase_; }
@@ -138,21 +190,26 @@ void LocalGroup::Arrive(std::uint64_t sequence, const CallRecord& record, std::s
                         const Deadline& deadline) {
   sequence_ = sequence;
   deadline_ = deadline;
-  Slot::Arrival& mine = slot(options_.index).arrivals[sequence & 1];
-  mine.record = record;
-  std::byte* const room = slot(options_.index).payloads[sequence & 1].bytes.data();
+  Slot& own = slot(options_.index);
+  Slot::Details& details = own.details[sequence & 1];
+  details.record = record;
+  details.sequence.store(sequence, std::memory_order_relaxed);
+  std::byte* const room = own.payloads[sequence & 1].bytes.data();
   std::size_t filled = 0;
   for (const ConstBytes part : payload) {
     if (!part.empty()) std::memcpy(room + filled, part.data(), part.size());
     filled += part.size();
   }
-  PostAndWait(mine.sequence, sequence, [this](int peer) { return Arrived(peer); });
+  Slot::Arrival& arrival = own.arrivals[sequence & 1];
+  StoreBoth(arrival.flag, Fingerprint(record, sequence), arrival.place, PackPlace(record));
+  Wait([this](int peer) { return Arrived(peer); });
   CheckRecords();
 }
 
 void LocalGroup::Sync() {
   ++phase_;
-  PostAndWait(slot(options_.index).phase, phase_, [this](int peer) { return Synced(peer); });
+  slot(options_.index).phase.store(phase_, std::memory_order_release);
+  Wait([this](int peer) { return Synced(peer); });
 }
 
 // Whoever finds that all have arrived wakes those who sleep. For a sleeper never to be missed, our flag must be visible
@@ -160,8 +217,7 @@ void LocalGroup::Sync() {
 // of their own and spin first, we do without: a peer would have to fall asleep in just that moment, and its first naps
 // are short. Where ranks share cores, sleeping is the rule, and the fence is worth it.
 template <typename Reached>
-void LocalGroup::PostAndWait(std::atomic<std::uint64_t>& word, std::uint64_t value, Reached reached) {
-  word.store(value, std::memory_order_release);
+void LocalGroup::Wait(Reached reached) {
   if (!Spin(reached)) {
     WaitAsleep(reached);
     return;
@@ -256,10 +312,10 @@ void LocalGroup::CheckForTrouble(const std::function<bool(int)>& reached, Clock:
 std::string LocalGroup::DescribeWait(int peer, Clock::time_point since) const {
   const auto name = [this](int who) { return options_.names[static_cast<std::size_t>(who)]; };
   const Slot& other = slot(peer);
-  const std::uint64_t at = std::max(other.arrivals[0].sequence.load(), other.arrivals[1].sequence.load());
+  const std::uint64_t at = std::max(other.details[0].sequence.load(), other.details[1].sequence.load());
   const auto now = Clock::now();
   const auto beat = now.time_since_epoch() - std::chrono::nanoseconds(other.heartbeat.load());
-  const CallRecord& mine = slot(options_.index).arrivals[sequence_ & 1].record;
+  const CallRecord& mine = record(options_.index);
   const std::string where = at < sequence_ ? fmt::format("which has not entered it (it is at #{})", at)
                                            : std::string("which has entered it but not finished");
   return fmt::format("{} waits in {} for {}, {}; waited {:.1f} s, last sign of life {:.1f} s ago",
@@ -268,32 +324,33 @@ std::string LocalGroup::DescribeWait(int peer, Clock::time_point since) const {
 }
 
 void LocalGroup::CheckRecords() const {
-  const CallRecord& mine = record(options_.index);
+  const auto flag = [this](int peer) {
+    return slot(peer).arrivals[sequence_ & 1].flag.load(std::memory_order_relaxed);
+  };
+  const std::uint64_t mine = flag(options_.index);
   for (int peer = 0; peer < options_.size; ++peer) {
-    const CallRecord& theirs = record(peer);
-    const std::string& me = options_.names[static_cast<std::size_t>(options_.index)];
-    const std::string& other = options_.names[static_cast<std::size_t>(peer)];
-    if (!mine.Matches(theirs)) {
-      throw Error(Code::kMismatch, DescribeMismatch(me, mine, other, theirs, sequence_));
-    }
-    if (mine.cut != theirs.cut) {
-      throw Error(Code::kMismatch, fmt::format("{} and {} cut {} into different parts; give every rank the same sizes",
-                                               me, other, Describe(mine, sequence_)));
-    }
+    if (flag(peer) == mine) continue;
+    throw Error(Code::kMismatch,
+                DescribeMismatch(options_.names[static_cast<std::size_t>(options_.index)], record(options_.index),
+                                 options_.names[static_cast<std::size_t>(peer)], record(peer), sequence_));
   }
 }
 
 std::byte* LocalGroup::PeerBuffer(int peer) {
-  const CallRecord& theirs = record(peer);
+  const std::uint64_t place = slot(peer).arrivals[sequence_ & 1].place.load(std::memory_order_relaxed);
+  const auto index = static_cast<std::size_t>((place & ~kRegistered) >> kOffsetBits);
+  const std::uint64_t offset = place & ((std::uint64_t{1} << kOffsetBits) - 1);
   auto& mapped = segments_[static_cast<std::size_t>(peer)];
-  if (theirs.segment >= mapped.size()) mapped.resize(theirs.segment + 1);
-  auto& segment = mapped[theirs.segment];
-  if (!segment) segment = std::make_shared<SharedMemory>(options_.map_segment(peer, theirs.segment));
-  if (theirs.offset > segment->size()) {
+  if (index >= mapped.size()) mapped.resize(index + 1);
+  auto& segment = mapped[index];
+  if (!segment) {
+    segment = std::make_shared<SharedMemory>(options_.map_segment(peer, static_cast<std::uint32_t>(index)));
+  }
+  if (offset > segment->size()) {
     throw Error(Code::kPeerLost, fmt::format("{} named memory outside its segment",
                                              options_.names[static_cast<std::size_t>(peer)]));
   }
-  return segment->data() + theirs.offset;
+  return segment->data() + offset;
 }
 
 std::span<std::byte* const> LocalGroup::PeerBuffers(std::byte* own, std::size_t offset) {
@@ -305,7 +362,7 @@ std::span<std::byte* const> LocalGroup::PeerBuffers(std::byte* own, std::size_t 
 
 bool LocalGroup::AllRegistered() const {
   for (int peer = 0; peer < options_.size; ++peer) {
-    if (!record(peer).registered) return false;
+    if (!registered(peer)) return false;
   }
   return true;
 }

@@ -8,6 +8,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "comm/call_record.h"
@@ -60,6 +62,7 @@ class LocalGroup {
               const Deadline& deadline);
   /// What a peer said, and the payload it brought, in the current collective.
   const CallRecord& record(int peer) const;
+  bool registered(int peer) const;  ///< As in its record, but quicker.
   const std::byte* payload(int peer) const;
   /// Waits until every rank has called Sync as often as this one.
   void Sync();
@@ -91,7 +94,7 @@ class LocalGroup {
   bool Arrived(int peer) const;
   bool Synced(int peer) const;
   template <typename Reached>
-  void PostAndWait(std::atomic<std::uint64_t>& word, std::uint64_t value, Reached reached);
+  void Wait(Reached reached);
   template <typename Reached>
   bool Spin(Reached reached) const;
   void WaitAsleep(const std::function<bool(int)>& reached);

@@ -31,7 +31,7 @@ void ForRange(const std::vector<Buffer>& buffers, std::size_t begin, std::size_t
 
 void LocalShareAll(LocalGroup& group, const LocalShare& call) {
   const std::size_t piece = group.staging_bytes();
-  const auto direct = [&](int peer) { return call.registered && group.record(peer).registered; };
+  const auto direct = [&](int peer) { return call.registered && group.registered(peer); };
   const std::size_t mine = direct(group.index()) ? 0 : TotalBytes(call.mine);
   // Everybody must count the same phases: a rank knows its peers' sizes from the buffers that receive them.
   std::size_t longest = mine;

@@ -68,6 +68,7 @@ class Mesh::Peer final : public FrameSink {
     return sends_.empty() && std::all_of(writers_.begin(), writers_.end(), [](const auto& w) { return w.idle(); });
   }
   bool RecvsDone() const { return recvs_.empty(); }
+  bool WaitsForAStream() const { return !recvs_.empty() && readers_.empty(); }
   const std::string& name() const { return name_; }
 
   bool Progress() {
@@ -280,6 +281,12 @@ void Mesh::Sleep(std::chrono::milliseconds limit) {
 
 void Mesh::CheckForTrouble(Clock::time_point since, bool* warned) {
   if (const auto failure = options_.failure()) throw Error(failure->code, failure->text);
+  for (const auto& [rank, entry] : peers_) {
+    if (!entry->WaitsForAStream() || !options_.left(rank)) continue;
+    AdoptStreams();  // it may have connected, sent all and gone
+    if (!entry->WaitsForAStream()) continue;
+    throw Error(Code::kPeerLost, fmt::format("{}; {} has left the group", DescribeWait(since), entry->name()));
+  }
   if (deadline_.Passed()) {
     // The rank that this one waits for may itself wait for another, and know better who is missing.
     const Failure echo{.code = Code::kTimeout, .text = fmt::format("{}; the deadline has passed", DescribeWait(since))};

@@ -30,6 +30,8 @@ struct MeshOptions {
   /// Connects stream `stream` to `peer`.
   std::function<UniqueFd(int peer, int stream, const Deadline& deadline)> connect;
   std::function<std::optional<Failure>()> failure;
+  /// Whether a rank has said that it goes.
+  std::function<bool(int peer)> left;
 };
 
 /// Moves messages over TCP. Messages from one rank to another are taken in the order in which they were posted, and

@@ -44,7 +44,8 @@ Monitor::Monitor(MonitorOptions options)
             }
           },
           [this](net::Acceptor::Connection connection) { TakeConnection(std::move(connection)); }),
-      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      left_(static_cast<std::size_t>(options_.world)) {
   if (!wake_) throw Error(Code::kResourceExhausted, DescribeLimitError(errno));
 }
 
@@ -207,7 +208,14 @@ void Monitor::HandleMessage(int rank, Link& link, std::span<const std::byte> mes
       changed_.notify_all();
       return;
     case Type::kLeft:
+      if (message.size() == 1 + sizeof(std::uint32_t)) {
+        std::uint32_t gone = 0;
+        std::memcpy(&gone, message.data() + 1, sizeof(gone));
+        if (gone < left_.size()) NoteLeft(static_cast<int>(gone));
+        return;
+      }
       link.left = true;
+      NoteLeft(rank);
       return;
     case Type::kFailed:
       if (message.size() < 2) return;
@@ -265,6 +273,22 @@ void Monitor::LoseLink(int rank, Link& link, const std::string& why) {
               .text = fmt::format("{} lost {}: it {}", options_.names[static_cast<std::size_t>(options_.rank)],
                                   options_.names[static_cast<std::size_t>(rank)], why)},
              rank);
+}
+
+void Monitor::NoteLeft(int rank) {
+  left_[static_cast<std::size_t>(rank)].store(true, std::memory_order_release);
+  if (options_.rank == 0) {
+    const auto gone = static_cast<std::uint32_t>(rank);
+    std::vector<std::byte> message{static_cast<std::byte>(Type::kLeft)};
+    const auto bytes = std::as_bytes(std::span(&gone, 1));
+    message.insert(message.end(), bytes.begin(), bytes.end());
+    for (auto& [peer, link] : links_) {
+      if (peer == rank || !link.socket || link.left) continue;
+      const auto frame = link.channel.Seal(message);
+      link.unsent.insert(link.unsent.end(), frame.begin(), frame.end());
+    }
+  }
+  options_.on_left();
 }
 
 void Monitor::FailLocked(const Failure& failure, int from) {

@@ -33,6 +33,8 @@ struct MonitorOptions {
   std::chrono::milliseconds peer_timeout{};
   /// Called about ten times in peer_timeout, on the monitor's thread.
   std::function<void()> heartbeat;
+  /// Called when a rank has left, on the monitor's thread.
+  std::function<void()> on_left;
   /// Called at the first failure, on any thread.
   std::function<void(const Failure&)> on_failure;
   /// Receives authenticated connections other than kControl, on the monitor's thread.
@@ -58,6 +60,8 @@ class Monitor {
 
   /// Ends the group on all ranks. The first failure wins.
   void Fail(const Failure& failure);
+  /// Whether a rank said that it goes. Rank 0 passes it on; when rank 0 itself has gone, nobody does.
+  bool HasLeft(int rank) const { return left_[static_cast<std::size_t>(rank)].load(std::memory_order_acquire); }
   /// Tells the others that this rank goes, and stops the thread. The destructor does it, too.
   void Leave();
 
@@ -80,12 +84,14 @@ class Monitor {
   void Queue(Link& link, Type type, const Failure& failure = {});
   void FlushLinks();
   void LoseLink(int rank, Link& link, const std::string& why);
+  void NoteLeft(int rank);
   void FailLocked(const Failure& failure, int from);
   void Wake();
 
   MonitorOptions options_;
   net::Acceptor acceptor_;
   UniqueFd wake_;
+  std::vector<std::atomic<bool>> left_;  // one a rank
 
   std::mutex mutex_;  // guards all below
   std::condition_variable changed_;

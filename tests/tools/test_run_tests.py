@@ -44,6 +44,18 @@ def test_closing_lines_and_minutes_end_the_output(monkeypatch, capsys):
     assert end.index("Minutes per stage") < end.rindex("second") < end.index("All 2")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "============ 3 passed, 1 skipped in 0.50s ============",
+        "1 failed, 170 passed, 1 error in 135.07s (0:02:15)",
+        "============ no tests ran in 0.01s ============",
+    ],
+)
+def test_pytests_closing_lines_are_known(line):
+    assert run_tests.PYTEST_CLOSING.match(line)
+
+
 def test_the_first_failure_stops_and_says_what_to_do(monkeypatch, capsys):
     code = run_stages(monkeypatch, shell("first", "exit 3"), shell("second", "echo never"))
     out = capsys.readouterr().out

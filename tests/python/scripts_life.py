@@ -1,0 +1,55 @@
+"""A script as users write them, run by torchrun. The first argument says how it ends."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import torch
+import torch.distributed as dist
+
+import orca.distributed
+
+
+def step() -> None:
+    tensor = torch.ones(1000)
+    dist.all_reduce(tensor)
+    dist.all_reduce(tensor, async_op=True).wait()
+    assert tensor.eq(float(dist.get_world_size()) ** 2).all()
+
+
+def main(how: str) -> None:
+    if how == "again":
+        for _ in range(3):
+            dist.init_process_group("orca")
+            step()
+            dist.destroy_process_group()
+    elif how == "devices":
+        dist.init_process_group("cpu:orca")
+        step()
+        dist.destroy_process_group()
+    elif how == "no-destroy":
+        dist.init_process_group("orca")
+        kept = orca.distributed.empty(10).fill_(1.0)
+        dist.new_group()
+        step()
+        dist.all_reduce(kept)
+        globals()["kept"] = kept
+    elif how == "thread":
+        # The end comes while another thread waits for a message that will not come.
+        dist.init_process_group("orca")
+        step()
+        peer = 1 - dist.get_rank()
+        threading.Thread(target=lambda: dist.recv(torch.ones(1), peer, tag=9), daemon=True).start()
+        dist.barrier()
+    elif how == "raises":
+        dist.init_process_group("orca")
+        step()
+        dist.barrier()
+        if dist.get_rank() == 1:
+            raise RuntimeError("on purpose")
+    print("end of", how, dist.get_rank() if dist.is_initialized() else "")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
