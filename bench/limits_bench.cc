@@ -1,6 +1,6 @@
 // All-reduce against physical limits, measured in the same processes, in turns: memory traffic for shared memory, a raw
 // stream for TCP.
-//   limits_bench [memory|tcp] [BYTES ...]
+//   limits_bench memory|tcp RANKS [BYTES ...]
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
@@ -33,7 +33,7 @@ using orca::comm::Communicator;
 using orca::comm::DType;
 using orca::comm::ReduceOp;
 
-constexpr int kWorld = 2;
+constexpr int kMaxRanks = 64;
 
 /// One side of a comparison: `call` gets the rank's buffer, freshly written.
 struct Side {
@@ -61,63 +61,85 @@ void Compare(Communicator& control, const std::string& name, Side ours, Side lim
       const double start = Now();
       side.call(side.data);
       const double seconds = Slowest(control, Now() - start);
-      if (side.sums) orca::bench::CheckSum(side.data, kWorld, pattern, name.c_str());
+      if (side.sums) orca::bench::CheckSum(side.data, control.world(), pattern, name.c_str());
       if (round >= 0) (is_ours ? our_times : limit_times).push_back(seconds);
     }
   }
   if (control.rank() == 0) orca::bench::Report(name, our_times, limit_times);
 }
 
-std::unique_ptr<Communicator> Join(const std::string& directory, int rank, const std::string& group,
+std::unique_ptr<Communicator> Join(const std::string& directory, int rank, int world, const std::string& group,
                                    const std::string& transport) {
   orca::comm::Membership membership;
   membership.group = group;
   membership.rank = rank;
-  membership.world = kWorld;
+  membership.world = world;
   membership.store = orca::comm::NewFileStore(directory);
   CommOptions options = orca::comm::OptionsFromEnvironment();
   options.transport = transport;
   return Communicator::Connect(membership, options);
 }
 
-// The limit: every rank loads its half of both buffers and stores to both, and nothing else.
-__attribute__((noinline)) void MoveBytes(float* mine, float* theirs, std::size_t begin, std::size_t end) {
+// The limit: every rank loads its slice of all buffers and stores to all of them, and nothing else.
+template <int kBuffers>
+__attribute__((noinline)) void MoveBytes(float* const* buffers, std::size_t begin, std::size_t end) {
 #pragma GCC ivdep
   for (std::size_t i = begin; i < end; ++i) {
-    const float sum = mine[i] + theirs[i];
-    mine[i] = sum;
-    theirs[i] = sum;
+    float sum = buffers[0][i];
+    for (int b = 1; b < kBuffers; ++b) sum += buffers[b][i];
+    for (int b = 0; b < kBuffers; ++b) buffers[b][i] = sum;
   }
 }
 
-// Both buffers in one mapping that was made before the fork.
+// A strip at a time, so that every line is loaded once, whatever the number of buffers.
+void MoveAll(std::span<float* const> buffers, std::size_t begin, std::size_t end) {
+  if (buffers.size() == 2) return MoveBytes<2>(buffers.data(), begin, end);
+  constexpr std::size_t kStrip = 64;
+  std::array<float, kStrip> sum;
+  for (; begin < end; begin += kStrip) {
+    const std::size_t count = std::min(kStrip, end - begin);
+    std::copy_n(buffers[0] + begin, count, sum.data());
+    for (std::size_t b = 1; b < buffers.size(); ++b) {
+#pragma GCC ivdep
+      for (std::size_t i = 0; i < count; ++i) sum[i] += buffers[b][begin + i];
+    }
+    for (float* buffer : buffers) std::copy_n(sum.data(), count, buffer + begin);
+  }
+}
+
+// All buffers in one mapping that was made before the fork, each a little further from its page's begin.
 struct SharedBuffers {
-  float* data = nullptr;
+  std::byte* data = nullptr;
+  std::size_t stride = 0;
   std::atomic<int>* arrived = nullptr;
+
+  float* Buffer(int rank) const {
+    return reinterpret_cast<float*>(data + static_cast<std::size_t>(rank) * stride);
+  }
 };
 
 void CompareMemory(Communicator& comm, const SharedBuffers& shared, std::size_t bytes) {
   const std::size_t count = bytes / sizeof(float);
   auto* registered = static_cast<float*>(comm.arena()->Allocate(bytes));
-  float* const mine = shared.data + static_cast<std::size_t>(comm.rank()) * count;
-  float* const theirs = shared.data + static_cast<std::size_t>(1 - comm.rank()) * count;
-  const std::size_t half = count / 2;
-  const std::size_t begin = comm.rank() == 0 ? 0 : half;
-  const std::size_t end = comm.rank() == 0 ? half : count;
+  const auto world = static_cast<std::size_t>(comm.world());
+  std::vector<float*> buffers;
+  for (int rank = 0; rank < comm.world(); ++rank) buffers.push_back(shared.Buffer(rank));
+  const std::size_t begin = count * static_cast<std::size_t>(comm.rank()) / world;
+  const std::size_t end = count * static_cast<std::size_t>(comm.rank() + 1) / world;
   int turn = 0;
   Side ours{.call = [&](std::span<float> data) { comm.AllReduce(AsBytes(data), DType::kFloat32); },
             .data = {registered, count}};
   Side limit{.call =
                  [&](std::span<float>) {
-                   MoveBytes(mine, theirs, begin, end);
-                   // Both must be done; one counter, spun on, is the least that this can cost.
+                   MoveAll(buffers, begin, end);
+                   // All must be done; one counter, spun on, is the least that this can cost.
                    ++turn;
                    shared.arrived->fetch_add(1);
-                   while (shared.arrived->load() < turn * kWorld) {
+                   while (shared.arrived->load() < turn * comm.world()) {
                    }
                  },
-             .data = {mine, count}};
-  Compare(comm, "memory/" + std::to_string(bytes), ours, limit);
+             .data = {shared.Buffer(comm.rank()), count}};
+  Compare(comm, "memory" + std::to_string(comm.world()) + "/" + std::to_string(bytes), ours, limit);
   comm.Barrier();
   if (comm.rank() == 0) shared.arrived->store(0);
   comm.Barrier();
@@ -183,14 +205,14 @@ void CompareTcp(Communicator& control, Communicator& tcp, std::size_t bytes) {
   Compare(control, "tcp/" + std::to_string(bytes), ours, limit);
 }
 
-void RunRank(int rank, const std::string& directory, const SharedBuffers& shared, const std::string& what,
+void RunRank(int rank, int world, const std::string& directory, const SharedBuffers& shared, const std::string& what,
              const std::vector<std::size_t>& sizes) {
   cpu_set_t cpu;
   CPU_ZERO(&cpu);
   CPU_SET(static_cast<std::size_t>(rank), &cpu);
   if (std::getenv("BENCH_UNPINNED") == nullptr) ::sched_setaffinity(0, sizeof(cpu), &cpu);
-  const auto control = Join(directory, rank, "control", "auto");
-  const auto tcp = what == "tcp" ? Join(directory, rank, "tcp", "tcp") : nullptr;
+  const auto control = Join(directory, rank, world, "control", "auto");
+  const auto tcp = what == "tcp" ? Join(directory, rank, world, "tcp", "tcp") : nullptr;
   for (const std::size_t bytes : sizes) {
     if (what == "tcp") {
       CompareTcp(*control, *tcp, bytes);
@@ -204,26 +226,32 @@ void RunRank(int rank, const std::string& directory, const SharedBuffers& shared
 
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "memory";
+  const int world = what == "tcp" || argc < 3 ? 2 : std::atoi(argv[2]);
+  if (world < 1 || world > kMaxRanks) {
+    std::fprintf(stderr, "%d ranks: give 1 to %d\n", world, kMaxRanks);
+    return 2;
+  }
   std::vector<std::size_t> sizes;
-  for (int i = 2; i < argc; ++i) sizes.push_back(std::stoull(argv[i]));
+  for (int i = 3; i < argc; ++i) sizes.push_back(std::stoull(argv[i]));
   if (sizes.empty()) sizes = what == "tcp" ? std::vector<std::size_t>{64 << 20} : std::vector<std::size_t>{256 << 20};
-  const std::size_t longest = *std::max_element(sizes.begin(), sizes.end());
-  void* memory = ::mmap(nullptr, 2 * longest + 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  const std::size_t stride = *std::max_element(sizes.begin(), sizes.end()) + 4096 + 1344;
+  const std::size_t total = static_cast<std::size_t>(world) * stride;
+  void* memory = ::mmap(nullptr, total + 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return 1;
   auto* bytes = static_cast<std::byte*>(memory);
-  const SharedBuffers shared{.data = reinterpret_cast<float*>(bytes),
-                             .arrived = new (bytes + 2 * longest) std::atomic<int>(0)};
+  const SharedBuffers shared{
+      .data = bytes, .stride = stride, .arrived = new (bytes + (total + 63) / 64 * 64) std::atomic<int>(0)};
   std::string directory = std::filesystem::temp_directory_path() / "orca-bench-XXXXXX";
   if (::mkdtemp(directory.data()) == nullptr) return 1;
   int failures = 0;
-  for (int rank = 0; rank < kWorld; ++rank) {
+  for (int rank = 0; rank < world; ++rank) {
     if (::fork() == 0) {
-      RunRank(rank, directory, shared, what, sizes);
+      RunRank(rank, world, directory, shared, what, sizes);
       std::fflush(stdout);
       ::_exit(0);
     }
   }
-  for (int rank = 0; rank < kWorld; ++rank) {
+  for (int rank = 0; rank < world; ++rank) {
     int status = 0;
     ::wait(&status);
     failures += status != 0;

@@ -62,7 +62,7 @@ constexpr std::uint64_t kRegistered = std::uint64_t{1} << 63;
 
 std::uint64_t Fingerprint(const CallRecord& record, std::uint64_t sequence) {
   // Odd factors and shifts, so that every field reaches the upper bits.
-  std::uint64_t hash = record.count * 0x9e3779b97f4a7c15;
+  std::uint64_t hash = record.count * 0x9e3779b97f4a7c15 + record.cut * 0x2545f4914f6cdd1d;
   hash ^= hash >> 29;
   hash += (static_cast<std::uint64_t>(record.op) << 48) ^ (static_cast<std::uint64_t>(record.dtype) << 40) ^
           (static_cast<std::uint64_t>(record.reduce) << 32) ^ static_cast<std::uint32_t>(record.root);
@@ -330,6 +330,13 @@ void LocalGroup::CheckRecords() const {
   const std::uint64_t mine = flag(options_.index);
   for (int peer = 0; peer < options_.size; ++peer) {
     if (flag(peer) == mine) continue;
+    if (record(options_.index).Matches(record(peer))) {
+      throw Error(Code::kMismatch,
+                  fmt::format("{} and {} cut {} into different parts; give every rank the same sizes",
+                              options_.names[static_cast<std::size_t>(options_.index)],
+                              options_.names[static_cast<std::size_t>(peer)],
+                              Describe(record(options_.index), sequence_)));
+    }
     throw Error(Code::kMismatch,
                 DescribeMismatch(options_.names[static_cast<std::size_t>(options_.index)], record(options_.index),
                                  options_.names[static_cast<std::size_t>(peer)], record(peer), sequence_));

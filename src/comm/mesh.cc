@@ -259,7 +259,11 @@ void Mesh::ProgressUntil(Done done) {
       }
     } catch (const Error& error) {
       if (error.code() != Code::kPeerLost) throw;
-      const Failure echo{.code = error.code(), .text = fmt::format("{}; {}", error.what(), DescribeWait(since))};
+      std::string text = fmt::format("{}; {}", error.what(), DescribeWait(since));
+      for (std::size_t rank = 0; rank < options_.names.size(); ++rank) {
+        if (options_.left(static_cast<int>(rank))) text += fmt::format("; {} had left", options_.names[rank]);
+      }
+      const Failure echo{.code = error.code(), .text = text};
       const Failure first = FirstCause(echo, options_.failure);
       throw Error(first.code, first.text);
     }

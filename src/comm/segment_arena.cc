@@ -1,8 +1,10 @@
 #include "comm/segment_arena.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 #include <mutex>
 #include <utility>
@@ -18,6 +20,14 @@ constexpr std::size_t kPage = 4096;
 
 std::size_t RoundUp(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
+// Ranks read the same place of everybody's array at once. If these were equally far from a page's begin, sixteen of them
+// would compete for the eight places that a first-level cache has for such lines, at half the speed.
+std::size_t Stagger() {
+  static std::atomic<std::size_t> segments{0};
+  const std::size_t number = segments.fetch_add(1) + static_cast<std::size_t>(::getpid());
+  return number * 21 % (kPage / kAlign) * kAlign;
+}
+
 }  // namespace
 
 std::shared_ptr<Arena> Arena::Create() { return std::make_shared<SegmentArena>(); }
@@ -32,10 +42,11 @@ void* SegmentArena::Allocate(std::size_t bytes) {
     if (void* memory = Take(*segment, wanted)) return memory;
   }
   auto segment = std::make_unique<Segment>();
-  const std::size_t size = RoundUp(std::max(wanted, kSegmentBytes), kPage);
+  const std::size_t size = RoundUp(std::max(wanted, kSegmentBytes), kPage) + kPage;
   CheckMemoryFor(wanted, "an array in shared memory");
   segment->memory = SharedMemory::Create("orca-arena", size);
-  segment->free.emplace(0, size);
+  const std::size_t begin = Stagger();
+  segment->free.emplace(begin, size - begin);
   by_address_.emplace(reinterpret_cast<std::uintptr_t>(segment->memory.data()),
                       static_cast<std::uint32_t>(segments_.size()));
   segments_.push_back(std::move(segment));

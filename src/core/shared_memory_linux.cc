@@ -55,8 +55,8 @@ SharedMemory SharedMemory::Map(UniqueFd fd, std::size_t bytes) {
                 fmt::format("a peer handed over {} bytes of shared memory where {} sealed ones were expected",
                             info.st_size, bytes));
   }
-  std::byte* data = MapOrThrow(fd.get(), bytes);
-  return SharedMemory(std::move(fd), data, bytes);
+  // The mapping keeps the memory; ranks that map hundreds of peers' segments save the descriptors.
+  return SharedMemory(UniqueFd(), MapOrThrow(fd.get(), bytes), bytes);
 }
 
 SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
@@ -46,6 +46,7 @@ class Task:
     backend: str | None
     store: str
     options: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
@@ -89,8 +90,8 @@ def _run(task: Task) -> Any:
     if task.backend == "orca":
         import orca.distributed
 
-        if settings := options.pop("settings", None):
-            options["pg_options"] = orca.distributed.Options(**settings)
+        if task.settings:
+            options["pg_options"] = orca.distributed.Options(**task.settings)
     dist.init_process_group(
         task.backend,
         store=dist.FileStore(task.store, task.world),
@@ -168,6 +169,7 @@ class RankPool:
         dies: Iterable[int] = (),
         timeout: float = 60.0,
         options: dict[str, Any] | None = None,
+        settings: Sequence[dict[str, Any]] = (),
         **arguments: Any,
     ) -> dict[int, Any]:
         """Runs ``check`` on every rank and returns what each returned.
@@ -179,8 +181,8 @@ class RankPool:
             ranks: Those that take part; the others never come.
             dies: Ranks that end in the check; their result is None.
             timeout: Seconds for all.
-            options: More for init_process_group; "settings" become orca's pg_options, "timeout"
-                is in seconds.
+            options: More for init_process_group; "timeout" is in seconds.
+            settings: Orca's options, one dict a rank.
             **arguments: For the check.
 
         Raises:
@@ -200,6 +202,7 @@ class RankPool:
                     backend,
                     store,
                     options or {},
+                    settings[rank] if settings else {},
                     arguments,
                 )
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -44,8 +45,23 @@ CONTRACT: list[Callable[[], Any]] = [
 ]
 
 
-@pytest.mark.parametrize("world", [2, 3])
+# How many ranks, and where they are: on one host, on one host over TCP, two of them on one host and the third on another.
+PLACES: dict[str, tuple[int, list[dict[str, Any]]]] = {
+    "2-shared": (2, [{}] * 2),
+    "3-shared": (3, [{}] * 3),
+    "2-tcp": (2, [{"transport": "tcp"}] * 2),
+    "3-hosts": (3, [{"host": "a"}, {"host": "a"}, {"host": "b"}]),
+}
+
+
+@cache
+def on_gloo(pool: RankPool, check: Callable[[], Any], world: int) -> dict[int, Any]:
+    return pool.run(check, "gloo", world)
+
+
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
-def test_gives_the_same_as_gloo(pool: RankPool, check: Callable[[], Any], world: int) -> None:
-    expected = pool.run(check, "gloo", world)
-    assert pool.run(check, "orca", world) == expected
+def test_gives_the_same_as_gloo(pool: RankPool, check: Callable[[], Any], place: str) -> None:
+    world, settings = PLACES[place]
+    expected = on_gloo(pool, check, world)
+    assert pool.run(check, "orca", world, settings=settings) == expected

@@ -171,7 +171,7 @@ class ORCA_API Communicator {
 
 /// The bytes of a contiguous range of plain values.
 template <typename Range>
-auto AsBytes(Range& range) {
+auto AsBytes(Range&& range) {
   if constexpr (std::is_const_v<std::remove_reference_t<decltype(*std::data(range))>>) {
     return ConstBytes(std::as_bytes(std::span(range)));
   } else {

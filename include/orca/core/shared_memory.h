@@ -31,6 +31,7 @@ class ORCA_API SharedMemory {
 
   std::byte* data() const { return data_; }
   std::size_t size() const { return size_; }
+  /// To hand to another process; -1 for memory that another process made.
   int fd() const { return fd_.get(); }
 
  private:

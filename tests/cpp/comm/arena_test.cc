@@ -102,7 +102,9 @@ TEST(ArenaTest, RandomUseNeverOverlapsAndKeepsEveryByte) {
       const std::size_t size = random() % 4 == 0 ? random() % 100'000 : random() % 300;
       Block block{static_cast<std::byte*>(arena->Allocate(size)), size, static_cast<std::byte>(random())};
       const auto next = blocks.lower_bound(AddressOf(block.data));
-      if (next != blocks.end()) ASSERT_LE(AddressOf(block.data) + std::max<std::size_t>(size, 1), next->first);
+      if (next != blocks.end()) {
+        ASSERT_LE(AddressOf(block.data) + std::max<std::size_t>(size, 1), next->first);
+      }
       if (next != blocks.begin()) {
         const Block& before = std::prev(next)->second;
         ASSERT_LE(AddressOf(before.data) + std::max<std::size_t>(before.size, 1), AddressOf(block.data));

@@ -148,7 +148,7 @@ class LeaveTest : public ::testing::TestWithParam<Layout> {
   void Leave(int leaver, int calls) {
     const auto begin = Clock::now();
     const auto errors = testing::RunRanksAndCatch(
-        4, GetParam(), [](CommOptions&) {},
+        4, GetParam(), [](CommOptions& options) { options.timeout = std::chrono::seconds(25); },
         [&](Communicator& comm) {
           std::vector<int> data(30'000);
           for (int call = 0; call < calls; ++call) comm.AllReduce(AsBytes(data), DType::kInt32);

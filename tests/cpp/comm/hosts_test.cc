@@ -34,6 +34,7 @@ class HostsTest : public ::testing::Test {
 
   bool Make(int hosts) {
     std::string reason;
+    network_.reset();
     network_ = testing::Network::Create(hosts, &reason);
     if (!network_) std::printf("[ SKIPPED  ] %s\n", reason.c_str());
     return network_ != nullptr;

@@ -45,7 +45,7 @@ TEST(LargeWorldsTest, SixtyFourRanksShareMemory) {
 }
 
 TEST(LargeWorldsTest, TwoHundredFiftySixRanksShareMemory) {
-  if (!RaiseDescriptorLimit(20000)) GTEST_SKIP() << "RLIMIT_NOFILE cannot be raised to 20000";
+  if (!RaiseDescriptorLimit(10000)) GTEST_SKIP() << "RLIMIT_NOFILE cannot be raised to 10000";
   auto cases = EveryOperation(256, 0);
   if (testing::kSanitized) cases = testing::CoverPairs(std::move(cases), testing::TestSeed());
   testing::RunCases(256, testing::Layouts()[0], cases);
@@ -62,7 +62,7 @@ TEST(LargeWorldsTest, SixteenRanksOnFiveUnevenHosts) {
 
 TEST(LargeWorldsTest, SixtyFourRanksTalkOverTcp) {
   if (testing::kSanitized) GTEST_SKIP() << "16,000 connections take too long under a sanitizer";
-  if (!RaiseDescriptorLimit(40000)) GTEST_SKIP() << "RLIMIT_NOFILE cannot be raised to 40000";
+  if (!RaiseDescriptorLimit(19000)) GTEST_SKIP() << "RLIMIT_NOFILE cannot be raised to 19000";
   testing::RunCases(64, testing::Layouts()[1], EveryOperation(64, 1));
 }
 

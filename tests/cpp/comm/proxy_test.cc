@@ -48,8 +48,8 @@ class ProxyTest : public ::testing::Test {
   // Two ranks over TCP; what rank 0 sends to rank 1 takes the detour. Returns their errors.
   std::vector<std::string> Run(ChaosProxy::Chaos chaos, std::size_t at, int calls, std::size_t count) {
     const auto store = NewMemoryStore();
-    const auto detour = std::make_shared<DetourStore>(store, chaos, at);
-    auto errors = testing::RunThreads(2, [&](int rank) {
+    return testing::RunThreads(2, [&](int rank) {
+      const auto detour = std::make_shared<DetourStore>(store, chaos, at);
       const auto seen = rank == 0 ? store : std::static_pointer_cast<Store>(detour);
       const auto comm = Join(
           testing::Seat{.rank = rank, .world = 2, .layout = testing::TcpLayout(), .store = seen});
@@ -59,9 +59,8 @@ class ProxyTest : public ::testing::Test {
         EXPECT_EQ(std::count(data.begin(), data.end(), 3.0f), static_cast<std::ptrdiff_t>(count));
       }
       comm->Barrier();
+      if (rank == 1) passed_ = detour->passed();
     });
-    passed_ = detour->passed();
-    return errors;
   }
 
   std::size_t passed_ = 0;

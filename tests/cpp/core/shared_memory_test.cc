@@ -45,6 +45,7 @@ TEST(SharedMemoryTest, IsTheSameMemoryAtTheOtherEndOfASocket) {
   SharedMemory made = SharedMemory::Create("orca-test", 8192);
   net::SendFd(a.get(), made.fd(), deadline);
   const SharedMemory mapped = SharedMemory::Map(net::RecvFd(b.get(), deadline), 8192);
+  EXPECT_EQ(mapped.fd(), -1) << "the mapping alone keeps it";
   made.data()[5000] = std::byte{42};
   EXPECT_EQ(mapped.data()[5000], std::byte{42});
   made = SharedMemory();

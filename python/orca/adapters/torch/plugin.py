@@ -160,13 +160,24 @@ def _only_one(lock: Path) -> Iterator[None]:
         yield
 
 
+def _check_owner(folder: Path) -> None:
+    """Code is not loaded from a folder that others can write."""
+    state = folder.stat()
+    if state.st_uid not in (os.getuid(), 0) or state.st_mode & 0o022:
+        raise ImportError(
+            f"{folder} belongs to somebody else or can be written by others; remove it, or set "
+            "XDG_CACHE_HOME to a folder of your own"
+        )
+
+
 def _build() -> Path:
     folder = _cache_dir()
     made = folder / _file_name()
-    if made.is_file():
-        return made
     try:
         folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _check_owner(folder.parent)
+        if made.is_file():
+            return made
         lock = folder.with_name(folder.name + ".lock")
         with _only_one(lock):
             if not made.is_file():
