@@ -1,4 +1,5 @@
-// What the C++ benchmarks share: the dirty protocol, alternation, medians, and the line that is printed.
+// What the C++ benchmarks share: the dirty protocol, alternation, medians, and the line that is
+// printed.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +22,9 @@ inline double Median(std::vector<double> values) {
   return values.empty() ? 0 : values[values.size() / 2];
 }
 
-/// Writes the whole buffer, as a program that computes would have done, so that no call finds it in the caches of the
-/// call before. The values depend on rank and round; their sum over ranks is exact.
+/// Writes the whole buffer, as a program that computes would have done, so that no call finds it in
+/// the caches of the call before. The values depend on rank and round; their sum over ranks is
+/// exact.
 inline void Dirty(std::span<float> data, int rank, int round) {
   const float base = static_cast<float>(rank + 1 + round % 7);
   for (std::size_t i = 0; i < data.size(); ++i) data[i] = base + static_cast<float>(i % 16);
@@ -50,11 +52,12 @@ inline int Rounds(std::size_t bytes) {
 }
 
 /// One result: "NAME ours_us=… peer_us=… ratio=…"; bench/run.py reads it.
-inline void Report(const std::string& name, const std::vector<double>& ours, const std::vector<double>& peer) {
+inline void Report(const std::string& name, const std::vector<double>& ours,
+                   const std::vector<double>& peer) {
   std::vector<double> ratios;
   for (std::size_t i = 0; i < ours.size(); ++i) ratios.push_back(peer[i] / ours[i]);
-  std::printf("RESULT %s ours_us=%.2f peer_us=%.2f ratio=%.3f\n", name.c_str(), Median(ours) * 1e6, Median(peer) * 1e6,
-              Median(ratios));
+  std::printf("RESULT %s ours_us=%.2f peer_us=%.2f ratio=%.3f\n", name.c_str(), Median(ours) * 1e6,
+              Median(peer) * 1e6, Median(ratios));
   std::fflush(stdout);
 }
 

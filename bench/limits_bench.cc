@@ -1,5 +1,5 @@
-// All-reduce against physical limits, measured in the same processes, in turns: memory traffic for shared memory, a raw
-// stream for TCP.
+// All-reduce against physical limits, measured in the same processes, in turns: memory traffic for
+// shared memory, a raw stream for TCP.
 //   limits_bench memory|tcp RANKS [BYTES ...]
 #include <fcntl.h>
 #include <poll.h>
@@ -68,8 +68,8 @@ void Compare(Communicator& control, const std::string& name, Side ours, Side lim
   if (control.rank() == 0) orca::bench::Report(name, our_times, limit_times);
 }
 
-std::unique_ptr<Communicator> Join(const std::string& directory, int rank, int world, const std::string& group,
-                                   const std::string& transport) {
+std::unique_ptr<Communicator> Join(const std::string& directory, int rank, int world,
+                                   const std::string& group, const std::string& transport) {
   orca::comm::Membership membership;
   membership.group = group;
   membership.rank = rank;
@@ -82,7 +82,8 @@ std::unique_ptr<Communicator> Join(const std::string& directory, int rank, int w
 
 // The limit: every rank loads its slice of all buffers and stores to all of them, and nothing else.
 template <int kBuffers>
-__attribute__((noinline)) void MoveBytes(float* const* buffers, std::size_t begin, std::size_t end) {
+__attribute__((noinline)) void MoveBytes(float* const* buffers, std::size_t begin,
+                                         std::size_t end) {
 #pragma GCC ivdep
   for (std::size_t i = begin; i < end; ++i) {
     float sum = buffers[0][i];
@@ -107,7 +108,8 @@ void MoveAll(std::span<float* const> buffers, std::size_t begin, std::size_t end
   }
 }
 
-// All buffers in one mapping that was made before the fork, each a little further from its page's begin.
+// All buffers in one mapping that was made before the fork, each a little further from its page's
+// begin.
 struct SharedBuffers {
   std::byte* data = nullptr;
   std::size_t stride = 0;
@@ -146,7 +148,8 @@ void CompareMemory(Communicator& comm, const SharedBuffers& shared, std::size_t 
   comm.arena()->Free(registered);
 }
 
-// As many bytes each way as an all-reduce of two ranks moves, over as many sockets, without anything else.
+// As many bytes each way as an all-reduce of two ranks moves, over as many sockets, without
+// anything else.
 class RawStream {
  public:
   RawStream(UniqueFd out, UniqueFd in) : out_(std::move(out)), in_(std::move(in)) {}
@@ -159,12 +162,14 @@ class RawStream {
     while (sent < bytes.size() || received < bytes.size()) {
       bool moved = false;
       if (sent < bytes.size()) {
-        const auto n = ::send(out_.get(), bytes.data() + sent, std::min<std::size_t>(bytes.size() - sent, 256 << 10),
+        const auto n = ::send(out_.get(), bytes.data() + sent,
+                              std::min<std::size_t>(bytes.size() - sent, 256 << 10),
                               MSG_DONTWAIT | MSG_NOSIGNAL);
         if (n > 0) sent += static_cast<std::size_t>(n), moved = true;
       }
       if (received < bytes.size()) {
-        const auto n = ::recv(in_.get(), sink_.data(), std::min(sink_.size(), bytes.size() - received), MSG_DONTWAIT);
+        const auto n = ::recv(in_.get(), sink_.data(),
+                              std::min(sink_.size(), bytes.size() - received), MSG_DONTWAIT);
         if (n > 0) received += static_cast<std::size_t>(n), moved = true;
       }
       if (moved) continue;
@@ -188,7 +193,8 @@ RawStream ConnectRaw(Communicator& control) {
   std::array<char, 128> both{};
   control.AllGather(AsBytes(mine), AsBytes(both), DType::kUInt8);
   const std::string peer(both.data() + (1 - control.rank()) * 64);
-  UniqueFd out = orca::net::ConnectTcp(std::span(&peer, 1), Deadline::After(std::chrono::seconds(10)));
+  UniqueFd out =
+      orca::net::ConnectTcp(std::span(&peer, 1), Deadline::After(std::chrono::seconds(10)));
   UniqueFd in;
   while (!in) in = orca::net::Accept(listener.get());
   orca::net::TuneDataSocket(out.get(), std::chrono::seconds(30));
@@ -200,13 +206,15 @@ void CompareTcp(Communicator& control, Communicator& tcp, std::size_t bytes) {
   RawStream raw = ConnectRaw(control);
   std::vector<float> our_data(bytes / sizeof(float));
   std::vector<float> raw_data(bytes / sizeof(float));
-  Side ours{.call = [&](std::span<float> data) { tcp.AllReduce(AsBytes(data), DType::kFloat32); }, .data = our_data};
-  Side limit{.call = [&](std::span<float> data) { raw.Exchange(data); }, .data = raw_data, .sums = false};
+  Side ours{.call = [&](std::span<float> data) { tcp.AllReduce(AsBytes(data), DType::kFloat32); },
+            .data = our_data};
+  Side limit{
+      .call = [&](std::span<float> data) { raw.Exchange(data); }, .data = raw_data, .sums = false};
   Compare(control, "tcp/" + std::to_string(bytes), ours, limit);
 }
 
-void RunRank(int rank, int world, const std::string& directory, const SharedBuffers& shared, const std::string& what,
-             const std::vector<std::size_t>& sizes) {
+void RunRank(int rank, int world, const std::string& directory, const SharedBuffers& shared,
+             const std::string& what, const std::vector<std::size_t>& sizes) {
   cpu_set_t cpu;
   CPU_ZERO(&cpu);
   CPU_SET(static_cast<std::size_t>(rank), &cpu);
@@ -233,14 +241,18 @@ int main(int argc, char** argv) {
   }
   std::vector<std::size_t> sizes;
   for (int i = 3; i < argc; ++i) sizes.push_back(std::stoull(argv[i]));
-  if (sizes.empty()) sizes = what == "tcp" ? std::vector<std::size_t>{64 << 20} : std::vector<std::size_t>{256 << 20};
+  if (sizes.empty())
+    sizes =
+        what == "tcp" ? std::vector<std::size_t>{64 << 20} : std::vector<std::size_t>{256 << 20};
   const std::size_t stride = *std::max_element(sizes.begin(), sizes.end()) + 4096 + 1344;
   const std::size_t total = static_cast<std::size_t>(world) * stride;
-  void* memory = ::mmap(nullptr, total + 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* memory =
+      ::mmap(nullptr, total + 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return 1;
   auto* bytes = static_cast<std::byte*>(memory);
-  const SharedBuffers shared{
-      .data = bytes, .stride = stride, .arrived = new (bytes + (total + 63) / 64 * 64) std::atomic<int>(0)};
+  const SharedBuffers shared{.data = bytes,
+                             .stride = stride,
+                             .arrived = new (bytes + (total + 63) / 64 * 64) std::atomic<int>(0)};
   std::string directory = std::filesystem::temp_directory_path() / "orca-bench-XXXXXX";
   if (::mkdtemp(directory.data()) == nullptr) return 1;
   int failures = 0;

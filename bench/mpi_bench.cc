@@ -1,4 +1,5 @@
-// All-reduce in C++: Orca against the MPI library that this file is compiled with, in the same processes, in turns.
+// All-reduce in C++: Orca against the MPI library that this file is compiled with, in the same
+// processes, in turns.
 //   mpirun -n 2 mpi_bench NAME STORE_DIRECTORY
 #include <mpi.h>
 
@@ -40,7 +41,8 @@ void Compare(Communicator& comm, const std::string& name, std::size_t bytes) {
       if (is_ours) {
         comm.AllReduce(orca::comm::AsBytes(data), DType::kFloat32);
       } else {
-        MPI_Allreduce(MPI_IN_PLACE, data.data(), static_cast<int>(count), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+        MPI_Allreduce(MPI_IN_PLACE, data.data(), static_cast<int>(count), MPI_FLOAT, MPI_SUM,
+                      MPI_COMM_WORLD);
       }
       const double seconds = Slowest(Now() - start);
       orca::bench::CheckSum(data, comm.world(), pattern, is_ours ? "orca" : name.c_str());
@@ -48,7 +50,8 @@ void Compare(Communicator& comm, const std::string& name, std::size_t bytes) {
     }
   }
   comm.arena()->Free(registered);
-  if (comm.rank() == 0) orca::bench::Report(name + "/" + std::to_string(bytes), our_times, their_times);
+  if (comm.rank() == 0)
+    orca::bench::Report(name + "/" + std::to_string(bytes), our_times, their_times);
 }
 
 }  // namespace

@@ -1,8 +1,9 @@
-/* The engine as a table of C functions, for plugins that are compiled against a framework of their own.
+/* The engine as a table of C functions, for plugins that are compiled against a framework of their
+ * own.
  *
- * A plugin calls orca_plugin_api(ORCA_PLUGIN_API_VERSION) once and checks that it is not NULL; nothing else of
- * liborca.so may be used. So a new framework version rebuilds the plugin alone, and a new engine needs no new plugin
- * as long as the version stays.
+ * A plugin calls orca_plugin_api(ORCA_PLUGIN_API_VERSION) once and checks that it is not NULL;
+ * nothing else of liborca.so may be used. So a new framework version rebuilds the plugin alone, and
+ * a new engine needs no new plugin as long as the version stays.
  *
  * No function throws. Those that can fail return 0 for success or an orca::Code, and fill `error`.
  * Enum values are those of <orca/comm/types.h>.
@@ -27,13 +28,14 @@ typedef struct OrcaError {
   char message[2048]; /* ends with 0; cut when longer */
 } OrcaError;
 
-/* The launcher's key-value store. `get` waits up to `timeout_ms`, then returns non-zero; on success it passes the
- * value to `receive(receiver, data, size)`, once. Both may be called from any thread. */
+/* The launcher's key-value store. `get` waits up to `timeout_ms`, then returns non-zero; on success
+ * it passes the value to `receive(receiver, data, size)`, once. Both may be called from any thread.
+ */
 typedef struct OrcaStore {
   void* context;
   int (*set)(void* context, const char* key, const void* data, size_t size, OrcaError* error);
-  int (*get)(void* context, const char* key, int64_t timeout_ms, void (*receive)(void*, const void*, size_t),
-             void* receiver, OrcaError* error);
+  int (*get)(void* context, const char* key, int64_t timeout_ms,
+             void (*receive)(void*, const void*, size_t), void* receiver, OrcaError* error);
 } OrcaStore;
 
 typedef struct OrcaGroup {
@@ -43,8 +45,9 @@ typedef struct OrcaGroup {
   int32_t world;
   int64_t timeout_ms; /* for one collective */
   OrcaStore store;    /* must stay valid until connect returns */
-  /* "key=value" lines for CommOptions ("transport=tcp\nstreams=2"), or NULL. The environment (ORCA_TRANSPORT, ...)
-   * gives the defaults. An unknown key is an error that lists the known ones. */
+  /* "key=value" lines for CommOptions ("transport=tcp\nstreams=2"), or NULL. The environment
+   * (ORCA_TRANSPORT, ...) gives the defaults. An unknown key is an error that lists the known ones.
+   */
   const char* options;
 } OrcaGroup;
 
@@ -60,15 +63,16 @@ typedef struct OrcaCall {
   uint8_t reduce; /* orca::comm::ReduceOp */
   int32_t root;
   double factor;
-  const OrcaBuffer* inputs; /* copied by start; the memory they point to is borrowed until the call has ended */
+  const OrcaBuffer*
+      inputs; /* copied by start; the memory they point to is borrowed until the call has ended */
   size_t input_count;
   const OrcaBuffer* outputs;
   size_t output_count;
   int64_t timeout_ms; /* 0: the group's */
 } OrcaCall;
 
-/* Called once at the end of a started call, on a thread of the engine. `error` is NULL when all went well, and only
- * valid during the call. `source` is the sender of a receive, else -1. */
+/* Called once at the end of a started call, on a thread of the engine. `error` is NULL when all
+ * went well, and only valid during the call. `source` is the sender of a receive, else -1. */
 typedef void (*OrcaDone)(void* context, const OrcaError* error, int32_t source);
 
 typedef struct OrcaApi {
@@ -76,28 +80,32 @@ typedef struct OrcaApi {
   const char* engine_version;
 
   int (*connect)(const OrcaGroup* group, OrcaComm** comm, OrcaError* error);
-  void (*close)(OrcaComm* comm);                      /* leaves the group */
+  void (*close)(OrcaComm* comm);                     /* leaves the group */
   void (*abort)(OrcaComm* comm, const char* reason); /* ends every pending call, on all ranks */
-  uint64_t (*sequence)(OrcaComm* comm);               /* collectives begun */
-  const char* (*describe)(OrcaComm* comm);            /* valid until close */
+  uint64_t (*sequence)(OrcaComm* comm);              /* collectives begun */
+  const char* (*describe)(OrcaComm* comm);           /* valid until close */
 
   int (*run)(OrcaComm* comm, const OrcaCall* call, OrcaError* error); /* on the caller's thread */
-  int (*start)(OrcaComm* comm, const OrcaCall* call, OrcaDone done, void* context, OrcaError* error);
-  int (*start_send)(OrcaComm* comm, OrcaBuffer data, int32_t peer, uint64_t tag, OrcaDone done, void* context,
-                    OrcaError* error);
+  int (*start)(OrcaComm* comm, const OrcaCall* call, OrcaDone done, void* context,
+               OrcaError* error);
+  int (*start_send)(OrcaComm* comm, OrcaBuffer data, int32_t peer, uint64_t tag, OrcaDone done,
+                    void* context, OrcaError* error);
   /* `peer` -1: from any rank. */
-  int (*start_recv)(OrcaComm* comm, OrcaBuffer data, int32_t peer, uint64_t tag, OrcaDone done, void* context,
-                    OrcaError* error);
+  int (*start_recv)(OrcaComm* comm, OrcaBuffer data, int32_t peer, uint64_t tag, OrcaDone done,
+                    void* context, OrcaError* error);
   /* Blocking forms, on the caller's thread. */
   int (*send)(OrcaComm* comm, OrcaBuffer data, int32_t peer, uint64_t tag, OrcaError* error);
-  int (*recv)(OrcaComm* comm, OrcaBuffer data, int32_t peer, uint64_t tag, int32_t* source, OrcaError* error);
+  int (*recv)(OrcaComm* comm, OrcaBuffer data, int32_t peer, uint64_t tag, int32_t* source,
+              OrcaError* error);
 
-  /* Registered memory of this process, shared by all its groups: 64-byte aligned. NULL on failure. */
+  /* Registered memory of this process, shared by all its groups: 64-byte aligned. NULL on failure.
+   */
   void* (*allocate)(size_t bytes, OrcaError* error);
   void (*release)(void* memory);
 } OrcaApi;
 
-/* Returns the table, or NULL when the engine does not speak `version`. The table lives as long as the process. */
+/* Returns the table, or NULL when the engine does not speak `version`. The table lives as long as
+ * the process. */
 __attribute__((visibility("default"))) const OrcaApi* orca_plugin_api(uint32_t version);
 
 #ifdef __cplusplus

@@ -11,7 +11,8 @@ std::vector<Bytes> OutputParts(const Collective& call, std::size_t world) {
   if (call.outputs.size() != 1) return call.outputs;
   const std::size_t bytes = call.inputs[0].size();
   std::vector<Bytes> parts;
-  for (std::size_t r = 0; r < world; ++r) parts.push_back(call.outputs[0].subspan(r * bytes, bytes));
+  for (std::size_t r = 0; r < world; ++r)
+    parts.push_back(call.outputs[0].subspan(r * bytes, bytes));
   return parts;
 }
 
@@ -21,10 +22,11 @@ void CheckSizes(const Group& group, const Collective& call, const std::vector<By
     const auto& record = group.local.record(static_cast<int>(peer));
     const std::size_t expected = parts[static_cast<std::size_t>(ranks[peer])].size();
     if (record.part == expected) continue;
-    throw Error(Code::kMismatch,
-                std::string(Name(call.op)) + ": " + group.topology.Name(ranks[peer]) + " contributes " +
-                    std::to_string(record.part) + " bytes, but " + group.topology.Name(group.topology.rank()) +
-                    " expects " + std::to_string(expected) + "; give both the same size");
+    throw Error(Code::kMismatch, std::string(Name(call.op)) + ": " +
+                                     group.topology.Name(ranks[peer]) + " contributes " +
+                                     std::to_string(record.part) + " bytes, but " +
+                                     group.topology.Name(group.topology.rank()) + " expects " +
+                                     std::to_string(expected) + "; give both the same size");
   }
 }
 
@@ -55,7 +57,8 @@ void RunAllGather(Group& group, const Collective& call) {
     } else if (is_long) {
       share.theirs[peer] = {parts[peer]};
     } else if (!parts[peer].empty()) {
-      std::memcpy(parts[peer].data(), group.local.payload(static_cast<int>(peer)), parts[peer].size());
+      std::memcpy(parts[peer].data(), group.local.payload(static_cast<int>(peer)),
+                  parts[peer].size());
     }
   }
   if (any_long) LocalShareAll(group.local, share);
@@ -64,13 +67,15 @@ void RunAllGather(Group& group, const Collective& call) {
 void ShareParts(Group& group, const std::vector<Bytes>& outputs) {
   for (int host = 0; host < group.topology.hosts(); ++host) {
     if (host == group.topology.host()) continue;
-    group.mesh.Send(group.topology.counterpart(host, group.topology.local_index()), outputs[group.rank()]);
+    group.mesh.Send(group.topology.counterpart(host, group.topology.local_index()),
+                    outputs[group.rank()]);
   }
   Wire plain(false);
   CollectParts(group, outputs, 0, plain);
 }
 
-// Rank i of a host receives the parts of the ranks with local index i of every other host, and shares them.
+// Rank i of a host receives the parts of the ranks with local index i of every other host, and
+// shares them.
 void CollectParts(Group& group, const std::vector<Bytes>& outputs, std::size_t window, Wire& wire) {
   const Topology& topology = group.topology;
   const int local_size = group.local.size();
@@ -79,7 +84,8 @@ void CollectParts(Group& group, const std::vector<Bytes>& outputs, std::size_t w
   std::vector<std::pair<Bytes, Bytes>> packed;  // received, and where it belongs
   for (int rank = 0; rank < topology.world(); ++rank) {
     const Bytes part = outputs[static_cast<std::size_t>(rank)];
-    const int carrier = topology.local_index_of(rank) % (topology.is_local(rank) ? topology.world() : local_size);
+    const int carrier =
+        topology.local_index_of(rank) % (topology.is_local(rank) ? topology.world() : local_size);
     if (carrier != topology.local_index()) {
       share.theirs[static_cast<std::size_t>(carrier)].push_back(part);
       continue;

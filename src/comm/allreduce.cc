@@ -28,11 +28,13 @@ void ReduceShortAcrossHosts(Group& group, const Collective& call, Bytes data) {
       group.mesh.Send(topology.leader(host), data);
     }
     group.mesh.Flush();
-    const Reduction reduction{.dtype = call.dtype,
-                              .op = call.reduce == ReduceOp::kPreMulSum ? ReduceOp::kSum : call.reduce,
-                              .divisor = group.world()};
+    const Reduction reduction{
+        .dtype = call.dtype,
+        .op = call.reduce == ReduceOp::kPreMulSum ? ReduceOp::kSum : call.reduce,
+        .divisor = group.world()};
     std::byte* const target = data.data();
-    if (!data.empty()) Reduce(reduction, sources, std::span(&target, 1), data.size() / SizeOf(call.dtype));
+    if (!data.empty())
+      Reduce(reduction, sources, std::span(&target, 1), data.size() / SizeOf(call.dtype));
   }
   if (group.local.size() == 1) return;
   LocalShare share;
@@ -59,7 +61,8 @@ void ReduceLongAcrossHosts(Group& group, const Collective& call, Bytes data) {
     const ConstBytes packed = wire.Pack(final_part);
     wire.Unpack(packed, final_part);  // all ranks get the same bits, this one too
     for (int host = 0; host < topology.hosts(); ++host) {
-      if (host != topology.host()) group.mesh.Send(topology.counterpart(host, topology.local_index()), packed);
+      if (host != topology.host())
+        group.mesh.Send(topology.counterpart(host, topology.local_index()), packed);
     }
   };
   PartsReducer reducer(group, call, std::move(reduction));
@@ -69,19 +72,25 @@ void ReduceLongAcrossHosts(Group& group, const Collective& call, Bytes data) {
 
 }  // namespace
 
-void ReducePayloads(Group& group, const LocalReduction& reduction, Bytes result, std::size_t offset) {
+void ReducePayloads(Group& group, const LocalReduction& reduction, Bytes result,
+                    std::size_t offset) {
   const auto size = static_cast<std::size_t>(group.local.size());
   std::array<const std::byte*, 16> few{};
   std::vector<const std::byte*> many(size > few.size() ? size : 0);
-  const std::span<const std::byte*> sources = many.empty() ? std::span(few).first(size) : std::span(many);
+  const std::span<const std::byte*> sources =
+      many.empty() ? std::span(few).first(size) : std::span(many);
   std::vector<double> factors;
   for (std::size_t peer = 0; peer < size; ++peer) {
     sources[peer] = group.local.payload(static_cast<int>(peer)) + offset;
-    if (reduction.op == ReduceOp::kPreMulSum) factors.push_back(group.local.record(static_cast<int>(peer)).factor);
+    if (reduction.op == ReduceOp::kPreMulSum)
+      factors.push_back(group.local.record(static_cast<int>(peer)).factor);
   }
   std::byte* const target = result.data();
-  Reduce({.dtype = reduction.dtype, .op = reduction.op, .factors = factors, .divisor = reduction.divisor}, sources,
-         std::span(&target, 1), result.size() / SizeOf(reduction.dtype));
+  Reduce({.dtype = reduction.dtype,
+          .op = reduction.op,
+          .factors = factors,
+          .divisor = reduction.divisor},
+         sources, std::span(&target, 1), result.size() / SizeOf(reduction.dtype));
 }
 
 std::vector<Bytes> Cut(Bytes data, std::size_t parts, DType dtype) {
@@ -91,7 +100,8 @@ std::vector<Bytes> Cut(Bytes data, std::size_t parts, DType dtype) {
   std::vector<Bytes> result;
   std::size_t begin = 0;
   for (std::size_t part = 0; part < parts; ++part) {
-    const std::size_t bytes = part + 1 == parts ? data.size() - begin : std::min(share, data.size() - begin);
+    const std::size_t bytes =
+        part + 1 == parts ? data.size() - begin : std::min(share, data.size() - begin);
     result.push_back(data.subspan(begin, bytes));
     begin += bytes;
   }

@@ -33,7 +33,8 @@ void CrossHosts(Group& group, int root, Bytes data, DType dtype) {
     if (at_root) {
       if (topology.local_index() != static_cast<int>(i)) continue;
       for (int host = 0; host < topology.hosts(); ++host) {
-        if (host != root_host) group.mesh.Send(topology.counterpart(host, static_cast<int>(i)), slices[i]);
+        if (host != root_host)
+          group.mesh.Send(topology.counterpart(host, static_cast<int>(i)), slices[i]);
       }
       continue;
     }

@@ -25,7 +25,8 @@ class CallQueue::Turn {
   CallQueue& queue_;
 };
 
-CallQueue::CallQueue(std::function<void(const Collective&)> execute) : execute_(std::move(execute)) {}
+CallQueue::CallQueue(std::function<void(const Collective&)> execute)
+    : execute_(std::move(execute)) {}
 
 CallQueue::~CallQueue() {
   if (!thread_.joinable()) return;
@@ -48,8 +49,9 @@ std::shared_ptr<Work::State> CallQueue::Start(Collective call, DoneCallback done
       try {
         thread_ = std::jthread([this](const std::stop_token& stop) { Loop(stop); });
       } catch (const std::system_error& error) {
-        throw Error(Code::kResourceExhausted,
-                    fmt::format("cannot start a thread: {}", DescribeLimitError(error.code().value())));
+        throw Error(
+            Code::kResourceExhausted,
+            fmt::format("cannot start a thread: {}", DescribeLimitError(error.code().value())));
       }
     }
     queue_.push_back({.call = std::move(call), .state = state});
@@ -64,8 +66,9 @@ bool CallQueue::TryTurn(bool from_queue) {
   return !busy_.load(std::memory_order_relaxed) && !busy_.exchange(true, std::memory_order_acquire);
 }
 
-// The end of a turn is a plain store: an atomic operation there would wait for the last flag that the collective wrote
-// to reach the other cores, which takes as long as a short collective. So a waiter may miss the notice, and looks again.
+// The end of a turn is a plain store: an atomic operation there would wait for the last flag that
+// the collective wrote to reach the other cores, which takes as long as a short collective. So a
+// waiter may miss the notice, and looks again.
 void CallQueue::WaitForTurn(bool from_queue) {
   std::unique_lock lock(mutex_);
   waiting_.fetch_add(1);

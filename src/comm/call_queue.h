@@ -14,8 +14,8 @@
 
 namespace orca::comm {
 
-/// Runs blocking calls on the caller's thread and asynchronous ones on a thread of its own, which it starts when the
-/// first one comes. Any thread may use it.
+/// Runs blocking calls on the caller's thread and asynchronous ones on a thread of its own, which
+/// it starts when the first one comes. Any thread may use it.
 class CallQueue {
  public:
   /// `execute` does the work; it has a deadline of its own, so every wait here ends.

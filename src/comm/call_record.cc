@@ -28,10 +28,12 @@ std::string Describe(const CallRecord& record, std::uint64_t sequence) {
   }
 }
 
-std::string DescribeMismatch(const std::string& mine, const CallRecord& my_record, const std::string& theirs,
-                             const CallRecord& their_record, std::uint64_t sequence) {
+std::string DescribeMismatch(const std::string& mine, const CallRecord& my_record,
+                             const std::string& theirs, const CallRecord& their_record,
+                             std::uint64_t sequence) {
   return fmt::format(
-      "the ranks made different calls: {} called {}, but {} called {}; every rank must make the same calls in the "
+      "the ranks made different calls: {} called {}, but {} called {}; every rank must make the "
+      "same calls in the "
       "same order with the same sizes",
       mine, Describe(my_record, sequence), theirs, Describe(their_record, sequence));
 }

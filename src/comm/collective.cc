@@ -21,8 +21,8 @@ Collective Make(Op op, DType dtype, std::vector<ConstBytes> inputs, std::vector<
   return call;
 }
 
-Collective MakeReduction(Op op, DType dtype, ReduceOp reduce, double factor, std::vector<ConstBytes> inputs,
-                         std::vector<Bytes> outputs) {
+Collective MakeReduction(Op op, DType dtype, ReduceOp reduce, double factor,
+                         std::vector<ConstBytes> inputs, std::vector<Bytes> outputs) {
   Collective call = Make(op, dtype, std::move(inputs), std::move(outputs));
   call.reduce = reduce;
   call.factor = factor;
@@ -50,7 +50,8 @@ std::size_t LongestBytes(const std::vector<Buffer>& buffers) {
 void CheckElements(const Collective& call, std::size_t bytes) {
   const std::size_t element = SizeOf(call.dtype);
   if (bytes % element != 0) {
-    Refuse(call, fmt::format("{} bytes are not a whole number of {} ({} bytes each)", bytes, Name(call.dtype), element));
+    Refuse(call, fmt::format("{} bytes are not a whole number of {} ({} bytes each)", bytes,
+                             Name(call.dtype), element));
   }
 }
 
@@ -62,7 +63,8 @@ void CheckCount(const Collective& call, const char* what, std::size_t got, std::
 std::uint32_t CutOf(const Collective& call) {
   if (TotalBytes(call.inputs) == 0) return 0;
   const bool flat = call.inputs.size() == 1;
-  const std::size_t parts = flat ? call.inputs[0].size() / call.outputs[0].size() : call.inputs.size();
+  const std::size_t parts =
+      flat ? call.inputs[0].size() / call.outputs[0].size() : call.inputs.size();
   std::uint32_t checksum = 0;
   for (std::size_t part = 0; part < parts; ++part) {
     const std::uint64_t bytes = flat ? call.outputs[0].size() : call.inputs[part].size();
@@ -75,7 +77,9 @@ bool HasRoot(Op op) {
   return op == Op::kReduce || op == Op::kBroadcast || op == Op::kGather || op == Op::kScatter;
 }
 
-bool Reduces(Op op) { return op == Op::kAllReduce || op == Op::kReduce || op == Op::kReduceScatter; }
+bool Reduces(Op op) {
+  return op == Op::kAllReduce || op == Op::kReduce || op == Op::kReduceScatter;
+}
 
 void CheckBuffers(const Collective& call, int rank, std::size_t world) {
   const bool is_root = call.root == rank;
@@ -95,8 +99,8 @@ void CheckBuffers(const Collective& call, int rank, std::size_t world) {
         CheckCount(call, "output bytes", call.outputs[0].size(), call.inputs[0].size() * world);
       } else {
         CheckCount(call, "outputs", call.outputs.size(), world);
-        CheckCount(call, "bytes in this rank's output", call.outputs[static_cast<std::size_t>(rank)].size(),
-                   call.inputs[0].size());
+        CheckCount(call, "bytes in this rank's output",
+                   call.outputs[static_cast<std::size_t>(rank)].size(), call.inputs[0].size());
       }
       return;
     case Op::kReduceScatter:
@@ -105,15 +109,15 @@ void CheckBuffers(const Collective& call, int rank, std::size_t world) {
         CheckCount(call, "input bytes", call.inputs[0].size(), call.outputs[0].size() * world);
       } else {
         CheckCount(call, "inputs", call.inputs.size(), world);
-        CheckCount(call, "bytes in this rank's input", call.inputs[static_cast<std::size_t>(rank)].size(),
-                   call.outputs[0].size());
+        CheckCount(call, "bytes in this rank's input",
+                   call.inputs[static_cast<std::size_t>(rank)].size(), call.outputs[0].size());
       }
       return;
     case Op::kAllToAll:
       if (call.inputs.size() == 1 && call.outputs.size() == 1) {
         if (call.inputs[0].size() % world != 0) {
-          Refuse(call, fmt::format("{} bytes cannot be cut into {} equal parts; give the sizes", call.inputs[0].size(),
-                                   world));
+          Refuse(call, fmt::format("{} bytes cannot be cut into {} equal parts; give the sizes",
+                                   call.inputs[0].size(), world));
         }
         CheckCount(call, "output bytes", call.outputs[0].size(), call.inputs[0].size());
       } else {
@@ -141,7 +145,8 @@ Collective Collective::AllReduce(Bytes data, DType dtype, ReduceOp reduce, doubl
   return MakeReduction(Op::kAllReduce, dtype, reduce, factor, {data}, {data});
 }
 
-Collective Collective::AllReduce(ConstBytes input, Bytes output, DType dtype, ReduceOp reduce, double factor) {
+Collective Collective::AllReduce(ConstBytes input, Bytes output, DType dtype, ReduceOp reduce,
+                                 double factor) {
   return MakeReduction(Op::kAllReduce, dtype, reduce, factor, {input}, {output});
 }
 
@@ -165,12 +170,13 @@ Collective Collective::AllGather(ConstBytes input, std::vector<Bytes> outputs, D
   return Make(Op::kAllGather, dtype, {input}, std::move(outputs));
 }
 
-Collective Collective::ReduceScatter(ConstBytes input, Bytes output, DType dtype, ReduceOp reduce, double factor) {
+Collective Collective::ReduceScatter(ConstBytes input, Bytes output, DType dtype, ReduceOp reduce,
+                                     double factor) {
   return MakeReduction(Op::kReduceScatter, dtype, reduce, factor, {input}, {output});
 }
 
-Collective Collective::ReduceScatter(std::vector<ConstBytes> inputs, Bytes output, DType dtype, ReduceOp reduce,
-                                     double factor) {
+Collective Collective::ReduceScatter(std::vector<ConstBytes> inputs, Bytes output, DType dtype,
+                                     ReduceOp reduce, double factor) {
   return MakeReduction(Op::kReduceScatter, dtype, reduce, factor, std::move(inputs), {output});
 }
 
@@ -178,7 +184,8 @@ Collective Collective::AllToAll(ConstBytes input, Bytes output, DType dtype) {
   return Make(Op::kAllToAll, dtype, {input}, {output});
 }
 
-Collective Collective::AllToAll(std::vector<ConstBytes> inputs, std::vector<Bytes> outputs, DType dtype) {
+Collective Collective::AllToAll(std::vector<ConstBytes> inputs, std::vector<Bytes> outputs,
+                                DType dtype) {
   return Make(Op::kAllToAll, dtype, std::move(inputs), std::move(outputs));
 }
 
@@ -188,14 +195,16 @@ Collective Collective::Gather(ConstBytes input, std::vector<Bytes> outputs, DTyp
   return call;
 }
 
-Collective Collective::Scatter(std::vector<ConstBytes> inputs, Bytes output, DType dtype, int root) {
+Collective Collective::Scatter(std::vector<ConstBytes> inputs, Bytes output, DType dtype,
+                               int root) {
   Collective call = Make(Op::kScatter, dtype, std::move(inputs), {output});
   call.root = root;
   return call;
 }
 
 void CheckCall(const Collective& call, int rank, int world) {
-  if (static_cast<int>(call.dtype) >= kDTypeCount || static_cast<int>(call.reduce) >= kReduceOpCount) {
+  if (static_cast<int>(call.dtype) >= kDTypeCount ||
+      static_cast<int>(call.reduce) >= kReduceOpCount) {
     Refuse(call, fmt::format("type {} or operator {} is unknown", static_cast<int>(call.dtype),
                              static_cast<int>(call.reduce)));
   }
@@ -206,7 +215,8 @@ void CheckCall(const Collective& call, int rank, int world) {
     Refuse(call, fmt::format("{} is not defined for {}", Name(call.reduce), Name(call.dtype)));
   }
   if (call.timeout.count() < 0) {
-    Refuse(call, fmt::format("a timeout of {} ms is negative; 0 means the group's", call.timeout.count()));
+    Refuse(call, fmt::format("a timeout of {} ms is negative; 0 means the group's",
+                             call.timeout.count()));
   }
   CheckBuffers(call, rank, static_cast<std::size_t>(world));
   for (const ConstBytes& buffer : call.inputs) CheckElements(call, buffer.size());
@@ -214,9 +224,10 @@ void CheckCall(const Collective& call, int rank, int world) {
 }
 
 void MoveIntoPlace(const Collective& call, int rank) {
-  const bool works_on_output =
-      call.op == Op::kAllReduce || call.op == Op::kReduce || (call.op == Op::kBroadcast && call.root == rank);
-  if (!works_on_output || call.inputs[0].empty() || call.inputs[0].data() == call.outputs[0].data()) return;
+  const bool works_on_output = call.op == Op::kAllReduce || call.op == Op::kReduce ||
+                               (call.op == Op::kBroadcast && call.root == rank);
+  if (!works_on_output || call.inputs[0].empty() || call.inputs[0].data() == call.outputs[0].data())
+    return;
   std::memmove(call.outputs[0].data(), call.inputs[0].data(), call.inputs[0].size());
 }
 
@@ -256,8 +267,8 @@ CallRecord RecordOf(const Collective& call, const SegmentArena& arena, bool one_
     case Op::kBarrier:
       break;
   }
-  // In place, an all-reduce moves half the cache lines, but needs a second barrier. Between hosts the choice must not
-  // depend on what one host alone knows.
+  // In place, an all-reduce moves half the cache lines, but needs a second barrier. Between hosts
+  // the choice must not depend on what one host alone knows.
   const bool in_place = call.op == Op::kAllReduce && one_host;
   const std::size_t worthwhile = in_place ? LocalGroup::kTinyBytes : LocalGroup::kInlineBytes;
   if (shared.size() > worthwhile) {
@@ -270,7 +281,8 @@ CallRecord RecordOf(const Collective& call, const SegmentArena& arena, bool one_
   return record;
 }
 
-std::span<const ConstBytes> ArrivalPayload(const Collective& call, const CallRecord& record, int rank) {
+std::span<const ConstBytes> ArrivalPayload(const Collective& call, const CallRecord& record,
+                                           int rank) {
   bool rides = false;
   switch (call.op) {
     case Op::kAllReduce:

@@ -28,7 +28,8 @@ namespace {
 constexpr int kMaxWorld = 1024;
 constexpr int kDefaultStreams = 2;
 constexpr std::chrono::microseconds kSpin(50);
-constexpr std::uint32_t kControlSegment = 0xffffffff;  // the group's own memory, as opposed to a rank's arena
+constexpr std::uint32_t kControlSegment =
+    0xffffffff;  // the group's own memory, as opposed to a rank's arena
 constexpr std::chrono::seconds kDialPatience(10);
 constexpr std::chrono::milliseconds kFirstReach(250);
 constexpr std::chrono::seconds kSegmentPatience(2);
@@ -36,14 +37,17 @@ constexpr std::chrono::seconds kSegmentPatience(2);
 void CheckMembership(const Membership& membership) {
   if (membership.world < 1 || membership.world > kMaxWorld) {
     throw Error(Code::kInvalidArgument,
-                fmt::format("a group of {} ranks is not possible; 1 to {} are", membership.world, kMaxWorld));
+                fmt::format("a group of {} ranks is not possible; 1 to {} are", membership.world,
+                            kMaxWorld));
   }
   if (membership.rank < 0 || membership.rank >= membership.world) {
-    throw Error(Code::kInvalidArgument, fmt::format("rank {} is not in a group of {}; ranks are 0 to {}",
-                                                    membership.rank, membership.world, membership.world - 1));
+    throw Error(Code::kInvalidArgument,
+                fmt::format("rank {} is not in a group of {}; ranks are 0 to {}", membership.rank,
+                            membership.world, membership.world - 1));
   }
   if (membership.world > 1 && !membership.store) {
-    throw Error(Code::kInvalidArgument, "a group of several ranks needs a store to meet in; set Membership::store");
+    throw Error(Code::kInvalidArgument,
+                "a group of several ranks needs a store to meet in; set Membership::store");
   }
 }
 
@@ -89,8 +93,9 @@ class GroupCommunicator final : public Communicator {
     const char* how = topology_.hosts() == 1                   ? "shared memory"
                       : topology_.hosts() == topology_.world() ? "TCP"
                                                                : "shared memory and TCP";
-    return fmt::format("{} rank{} on {} host{}, {}", world(), world() == 1 ? "" : "s", topology_.hosts(),
-                       topology_.hosts() == 1 ? "" : "s", world() == 1 ? "alone" : how);
+    return fmt::format("{} rank{} on {} host{}, {}", world(), world() == 1 ? "" : "s",
+                       topology_.hosts(), topology_.hosts() == 1 ? "" : "s",
+                       world() == 1 ? "alone" : how);
   }
 
   void Run(const Collective& call) override {
@@ -106,15 +111,15 @@ class GroupCommunicator final : public Communicator {
   }
 
   void Send(ConstBytes data, int peer, std::uint64_t tag) override {
-    const auto state = messenger().StartSend(data, CheckPeer(peer), tag, Deadline::After(options_.timeout), nullptr);
+    const auto state = messenger().StartSend(data, CheckPeer(peer), tag,
+                                             Deadline::After(options_.timeout), nullptr);
     messenger_->Drive(*state);
     Work(state).Wait();
   }
 
   int Recv(Bytes data, int peer, std::uint64_t tag) override {
-    const auto state =
-        messenger().StartRecv(data, peer == kAnySource ? peer : CheckPeer(peer), tag, Deadline::After(options_.timeout),
-                              nullptr);
+    const auto state = messenger().StartRecv(data, peer == kAnySource ? peer : CheckPeer(peer), tag,
+                                             Deadline::After(options_.timeout), nullptr);
     messenger_->Drive(*state);
     const Work work(state);
     work.Wait();
@@ -122,8 +127,8 @@ class GroupCommunicator final : public Communicator {
   }
 
   Work StartSend(ConstBytes data, int peer, std::uint64_t tag, DoneCallback done) override {
-    auto state =
-        messenger().StartSend(data, CheckPeer(peer), tag, Deadline::After(options_.timeout), std::move(done));
+    auto state = messenger().StartSend(data, CheckPeer(peer), tag,
+                                       Deadline::After(options_.timeout), std::move(done));
     messenger_->DriveInBackground();
     return Work(std::move(state));
   }
@@ -137,12 +142,14 @@ class GroupCommunicator final : public Communicator {
 
   void Abort(const std::string& reason) override {
     if (Forked()) return;
-    monitor_->Fail({.code = Code::kAborted, .text = fmt::format("{} aborted the group: {}", topology_.Name(rank()),
-                                                                reason)});
+    monitor_->Fail(
+        {.code = Code::kAborted,
+         .text = fmt::format("{} aborted the group: {}", topology_.Name(rank()), reason)});
   }
 
  private:
-  // ---- joining -------------------------------------------------------------------------------------------------
+  // ---- joining
+  // -------------------------------------------------------------------------------------------------
 
   void Join(const Membership& membership) {
     const Deadline deadline = Deadline::After(options_.connect_timeout);
@@ -150,7 +157,8 @@ class GroupCommunicator final : public Communicator {
     std::string unix_name;
     UniqueFd unix_listener = net::ListenUnix(&unix_name);
     std::vector<Card> cards;
-    for (const std::string& text : rendezvous.Meet("card", MakeCard(membership.rank, unix_name).Encode())) {
+    for (const std::string& text :
+         rendezvous.Meet("card", MakeCard(membership.rank, unix_name).Encode())) {
       cards.push_back(Card::Decode(text));
     }
     CheckCards(cards);
@@ -164,7 +172,8 @@ class GroupCommunicator final : public Communicator {
     }
     SharedMemory memory;
     if (topology_.local_index() == 0) {
-      const std::size_t bytes = LocalGroup::SegmentBytes(static_cast<int>(topology_.local_ranks().size()));
+      const std::size_t bytes =
+          LocalGroup::SegmentBytes(static_cast<int>(topology_.local_ranks().size()));
       CheckMemoryFor(bytes, "the group's shared memory");
       memory = SharedMemory::Create("orca-group", bytes);
       LocalGroup::Format(memory, static_cast<int>(topology_.local_ranks().size()));
@@ -188,8 +197,8 @@ class GroupCommunicator final : public Communicator {
   Card MakeCard(int my_rank, const std::string& unix_name) const {
     Card card;
     card.version = ORCA_VERSION;
-    card.options = fmt::format("transport={} streams={} wire_bf16={}", options_.transport, options_.streams,
-                               options_.wire_bf16);
+    card.options = fmt::format("transport={} streams={} wire_bf16={}", options_.transport,
+                               options_.streams, options_.wire_bf16);
     card.host = options_.host.empty() ? HostIdentity() : options_.host;
     if (options_.transport == "tcp") card.host += fmt::format("/rank {}", my_rank);
     card.host_name = options_.host.empty() ? HostName() : options_.host;
@@ -240,29 +249,31 @@ class GroupCommunicator final : public Communicator {
                           .peer_timeout = options_.peer_timeout,
                           .warn_after = options_.warn_after,
                           .map_segment = [this](int peer, std::uint32_t segment) {
-                            const int owner = topology_.local_ranks()[static_cast<std::size_t>(peer)];
-                            return AskMember(
-                                [&](const Deadline& deadline) { return FetchSegment(owner, segment, deadline); });
+                            const int owner =
+                                topology_.local_ranks()[static_cast<std::size_t>(peer)];
+                            return AskMember([&](const Deadline& deadline) {
+                              return FetchSegment(owner, segment, deadline);
+                            });
                           }});
     const auto failure = [this] { return local_->failure(); };
-    mesh_ = std::make_unique<Mesh>(MeshOptions{
-        .rank = rank(),
-        .names = topology_.Names(),
-        .streams = options_.streams > 0 ? options_.streams : kDefaultStreams,
-        .spin = spin,
-        .warn_after = options_.warn_after,
-        .connect = [this](int peer, int stream, const Deadline&) {
-          return DialMember(peer, Role::kData, static_cast<std::uint32_t>(stream));
-        },
-        .failure = failure,
-        .left = [this](int peer) { return monitor_->HasLeft(peer); }});
+    mesh_ = std::make_unique<Mesh>(
+        MeshOptions{.rank = rank(),
+                    .names = topology_.Names(),
+                    .streams = options_.streams > 0 ? options_.streams : kDefaultStreams,
+                    .spin = spin,
+                    .warn_after = options_.warn_after,
+                    .connect =
+                        [this](int peer, int stream, const Deadline&) {
+                          return DialMember(peer, Role::kData, static_cast<std::uint32_t>(stream));
+                        },
+                    .failure = failure,
+                    .left = [this](int peer) { return monitor_->HasLeft(peer); }});
     messenger_ = std::make_unique<Messenger>(MessengerOptions{
         .rank = rank(),
         .names = topology_.Names(),
         .spin = spin,
-        .connect = [this](int peer, const Deadline&) {
-          return DialMember(peer, Role::kMessages, 0);
-        },
+        .connect = [this](int peer,
+                          const Deadline&) { return DialMember(peer, Role::kMessages, 0); },
         .failure = failure,
         .on_failure = [this](const Failure& f) { monitor_->Fail(f); }});
     monitor_ = std::make_unique<Monitor>(MonitorOptions{
@@ -276,11 +287,13 @@ class GroupCommunicator final : public Communicator {
         .heartbeat = [this] { local_->Heartbeat(); },
         .on_left = [this] { mesh_->Wake(); },
         .on_failure = [this](const Failure& f) { Spread(f); },
-        .on_connection = [this](net::Acceptor::Connection connection) { Serve(std::move(connection)); }});
+        .on_connection =
+            [this](net::Acceptor::Connection connection) { Serve(std::move(connection)); }});
   }
 
   // Connects to another rank: over a Unix socket on the same host, else over TCP.
-  UniqueFd Dial(int peer, Role role, std::uint32_t index, const Deadline& deadline, net::SessionKeys* keys = nullptr) {
+  UniqueFd Dial(int peer, Role role, std::uint32_t index, const Deadline& deadline,
+                net::SessionKeys* keys = nullptr) {
     UniqueFd socket;
     try {
       if (topology_.is_local(peer)) {
@@ -312,10 +325,12 @@ class GroupCommunicator final : public Communicator {
 
   // Whoever does not answer for so long is lost anyway.
   Deadline DialDeadline() const {
-    return Deadline::After(std::min<CommOptions::Milliseconds>(kDialPatience, options_.peer_timeout));
+    return Deadline::After(
+        std::min<CommOptions::Milliseconds>(kDialPatience, options_.peer_timeout));
   }
 
-  // A rank of the running group that cannot be reached has died or fallen silent; the group may know more about it.
+  // A rank of the running group that cannot be reached has died or fallen silent; the group may
+  // know more about it.
   template <typename Body>
   std::invoke_result_t<Body, Deadline> AskMember(Body body) {
     try {
@@ -332,7 +347,8 @@ class GroupCommunicator final : public Communicator {
   std::string WhoLeft() const {
     std::string gone;
     for (int r = 0; r < world(); ++r) {
-      if (monitor_->HasLeft(r)) gone += (gone.empty() ? "; before that, " : ", ") + topology_.Name(r);
+      if (monitor_->HasLeft(r))
+        gone += (gone.empty() ? "; before that, " : ", ") + topology_.Name(r);
     }
     return gone.empty() ? gone : gone + " left the group";
   }
@@ -344,12 +360,14 @@ class GroupCommunicator final : public Communicator {
   // Connects; while nobody answers, looks now and then whether the group has ended.
   UniqueFd Reach(int peer, const std::vector<std::string>& addresses, const Deadline& deadline) {
     // Where there are several, the first may be silent: ConnectTcp gives each a second.
-    CommOptions::Milliseconds slice = addresses.size() == 1 ? kFirstReach : std::chrono::seconds(addresses.size());
+    CommOptions::Milliseconds slice =
+        addresses.size() == 1 ? kFirstReach : std::chrono::seconds(addresses.size());
     for (;; slice *= 2) {
       try {
         return net::ConnectTcp(addresses, Deadline::After(std::min(slice, deadline.Left())));
       } catch (const Error& error) {
-        if (error.code() != Code::kUnavailable || deadline.Passed() || monitor_->HasLeft(peer)) throw;
+        if (error.code() != Code::kUnavailable || deadline.Passed() || monitor_->HasLeft(peer))
+          throw;
         const Failure unknown{.code = error.code(), .text = error.what()};
         const Failure first = FirstCause(unknown, [this] { return local_->failure(); });
         if (first.text != unknown.text) throw Error(first.code, first.text);
@@ -364,7 +382,8 @@ class GroupCommunicator final : public Communicator {
     return SharedMemory::Map(net::RecvFd(socket.get(), deadline), bytes);
   }
 
-  // ---- on the monitor's thread ---------------------------------------------------------------------------------
+  // ---- on the monitor's thread
+  // ---------------------------------------------------------------------------------
 
   void Serve(net::Acceptor::Connection connection) {
     const int peer = static_cast<int>(connection.hello.rank);
@@ -402,14 +421,16 @@ class GroupCommunicator final : public Communicator {
     messenger_->Wake();
   }
 
-  // ---- running collectives -------------------------------------------------------------------------------------
+  // ---- running collectives
+  // -------------------------------------------------------------------------------------
 
   bool Forked() const { return ForkCount() != forks_; }
 
   void CheckUsable() const {
     if (Forked()) {
       throw Error(Code::kFailedPrecondition,
-                  fmt::format("this process was forked from {}, whose group it cannot use; form a group of its own, or "
+                  fmt::format("this process was forked from {}, whose group it cannot use; form a "
+                              "group of its own, or "
                               "start it by spawn instead of fork",
                               topology_.Name(rank())));
     }
@@ -419,7 +440,8 @@ class GroupCommunicator final : public Communicator {
   int CheckPeer(int peer) const {
     if (peer >= 0 && peer < world() && peer != rank()) return peer;
     throw Error(Code::kInvalidArgument,
-                fmt::format("rank {} cannot exchange messages with rank {} in a group of {}", rank(), peer, world()));
+                fmt::format("rank {} cannot exchange messages with rank {} in a group of {}",
+                            rank(), peer, world()));
   }
 
   Messenger& messenger() {
@@ -428,23 +450,26 @@ class GroupCommunicator final : public Communicator {
   }
 
   void Execute(const Collective& call) {
-    const std::uint64_t sequence = sequence_.load(std::memory_order_relaxed) + 1; sequence_.store(sequence, std::memory_order_relaxed);
+    const std::uint64_t sequence = sequence_.load(std::memory_order_relaxed) + 1;
+    sequence_.store(sequence, std::memory_order_relaxed);
     try {
       if (const auto failure = local_->failure()) throw Error(failure->code, failure->text);
-      const Deadline deadline = Deadline::After(call.timeout.count() > 0 ? call.timeout : options_.timeout);
+      const Deadline deadline =
+          Deadline::After(call.timeout.count() > 0 ? call.timeout : options_.timeout);
       const CallRecord record = RecordOf(call, segments_, topology_.hosts() == 1);
       MoveIntoPlace(call, rank());
       if (topology_.hosts() > 1) mesh_->Begin(sequence, record, deadline);
       local_->Arrive(sequence, record, ArrivalPayload(call, record, rank()), deadline);
-      Group group{.topology = topology_, .local = *local_, .mesh = *mesh_, .wire_bf16 = options_.wire_bf16};
+      Group group{
+          .topology = topology_, .local = *local_, .mesh = *mesh_, .wire_bf16 = options_.wire_bf16};
       Dispatch(group, call);
     } catch (const Error& error) {
       monitor_->Fail({.code = error.code(), .text = error.what()});
       throw;
     } catch (const std::exception& error) {
       const Failure failure{.code = Code::kResourceExhausted,
-                            .text = fmt::format("{} failed in {} #{}: {}", topology_.Name(rank()), Name(call.op),
-                                                sequence, error.what())};
+                            .text = fmt::format("{} failed in {} #{}: {}", topology_.Name(rank()),
+                                                Name(call.op), sequence, error.what())};
       monitor_->Fail(failure);
       throw Error(failure.code, failure.text);
     }
@@ -494,7 +519,8 @@ class GroupCommunicator final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> Communicator::Connect(const Membership& membership, const CommOptions& options) {
+std::unique_ptr<Communicator> Communicator::Connect(const Membership& membership,
+                                                    const CommOptions& options) {
   return std::make_unique<GroupCommunicator>(membership, options);
 }
 

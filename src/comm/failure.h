@@ -15,8 +15,8 @@ struct Failure {
   std::string text;
 };
 
-/// A link that breaks is usually an echo of something that another rank knows better: gives the news a moment to
-/// arrive through `known`, and returns it instead of `echo`.
+/// A link that breaks is usually an echo of something that another rank knows better: gives the
+/// news a moment to arrive through `known`, and returns it instead of `echo`.
 Failure FirstCause(const Failure& echo, const std::function<std::optional<Failure>()>& known);
 
 }  // namespace orca::comm

@@ -45,7 +45,8 @@ bool FrameWriter::TrySend() {
     const auto sent = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0) {
       if (WouldBlock(errno)) return moved;
-      throw Error(Code::kPeerLost, fmt::format("the connection to {} broke: {}", peer_, std::strerror(errno)));
+      throw Error(Code::kPeerLost,
+                  fmt::format("the connection to {} broke: {}", peer_, std::strerror(errno)));
     }
     sent_ += static_cast<std::size_t>(sent);
     moved = true;
@@ -81,9 +82,10 @@ bool FrameReader::TryRecv(FrameSink& sink) {
       return moved;
     }
     if (got <= 0) {
-      throw Error(Code::kPeerLost, fmt::format("the connection from {} {}", peer_,
-                                               got == 0 ? "ended in the middle of a message: it exited or was killed"
-                                                        : fmt::format("broke: {}", std::strerror(errno))));
+      throw Error(Code::kPeerLost,
+                  fmt::format("the connection from {} {}", peer_,
+                              got == 0 ? "ended in the middle of a message: it exited or was killed"
+                                       : fmt::format("broke: {}", std::strerror(errno))));
     }
     const auto bytes = static_cast<std::size_t>(got);
     const std::size_t direct = std::min(bytes, missing);
@@ -92,7 +94,8 @@ bool FrameReader::TryRecv(FrameSink& sink) {
     moved = true;
     while (Consume(sink)) {
     }
-    // A read that did not fill its buffers emptied the socket: asking again would only cost a system call.
+    // A read that did not fill its buffers emptied the socket: asking again would only cost a
+    // system call.
     if (bytes < room) return moved;
   }
 }
@@ -101,8 +104,8 @@ bool FrameReader::TryRecv(FrameSink& sink) {
 bool FrameReader::Consume(FrameSink& sink) {
   if (!header_) {
     if (Buffered() < net::kFrameHeaderBytes) return false;
-    header_ = net::Decode(std::span<const std::byte, net::kFrameHeaderBytes>(buffer_.data() + begin_,
-                                                                            net::kFrameHeaderBytes));
+    header_ = net::Decode(std::span<const std::byte, net::kFrameHeaderBytes>(
+        buffer_.data() + begin_, net::kFrameHeaderBytes));
     begin_ += net::kFrameHeaderBytes;
   }
   if (!placed_) {
@@ -117,11 +120,12 @@ bool FrameReader::Consume(FrameSink& sink) {
   begin_ += ready;
   received_ += ready;
   if (received_ < payload_.size()) return false;
-  if (const std::uint32_t crc = Crc32c(payload_.data(), payload_.size()); crc != header_->payload_crc) {
-    throw Error(Code::kPeerLost,
-                fmt::format("the connection from {} brought {} damaged bytes (CRC32C {:08x} instead of {:08x}); the "
-                            "network or a host's memory is faulty",
-                            peer_, payload_.size(), crc, header_->payload_crc));
+  if (const std::uint32_t crc = Crc32c(payload_.data(), payload_.size());
+      crc != header_->payload_crc) {
+    throw Error(Code::kPeerLost, fmt::format("the connection from {} brought {} damaged bytes "
+                                             "(CRC32C {:08x} instead of {:08x}); the "
+                                             "network or a host's memory is faulty",
+                                             peer_, payload_.size(), crc, header_->payload_crc));
   }
   const net::FrameHeader done = *header_;
   header_.reset();

@@ -15,7 +15,8 @@ namespace orca::comm {
 /// Sends frames. Not thread-safe.
 class FrameWriter {
  public:
-  FrameWriter(UniqueFd socket, std::string peer) : socket_(std::move(socket)), peer_(std::move(peer)) {}
+  FrameWriter(UniqueFd socket, std::string peer)
+      : socket_(std::move(socket)), peer_(std::move(peer)) {}
 
   int fd() const { return socket_.get(); }
   /// Whether the last frame is on its way and another may begin.
@@ -37,7 +38,8 @@ class FrameWriter {
 class FrameSink {
  public:
   virtual ~FrameSink() = default;
-  /// Returns memory for the payload, or nothing while nobody wants it: the frame then waits, and all behind it.
+  /// Returns memory for the payload, or nothing while nobody wants it: the frame then waits, and
+  /// all behind it.
   virtual std::optional<Bytes> Place(const net::FrameHeader& header) = 0;
   /// The payload is in place and its checksum is right.
   virtual void Finish(const net::FrameHeader& header) = 0;
@@ -46,15 +48,17 @@ class FrameSink {
 /// Receives frames. Not thread-safe.
 class FrameReader {
  public:
-  FrameReader(UniqueFd socket, std::string peer) : socket_(std::move(socket)), peer_(std::move(peer)) {}
+  FrameReader(UniqueFd socket, std::string peer)
+      : socket_(std::move(socket)), peer_(std::move(peer)) {}
 
   int fd() const { return socket_.get(); }
   /// Whether a frame waits for its place: polling the socket would not help.
   bool held() const { return header_.has_value() && !placed_; }
-  /// Whether the peer closed the connection after a whole frame: an end for those who wait for more, else a farewell.
+  /// Whether the peer closed the connection after a whole frame: an end for those who wait for
+  /// more, else a farewell.
   bool closed() const { return closed_; }
-  /// Receives what there is; returns whether something moved. Throws kPeerLost when the connection breaks, ends inside
-  /// a frame, or brings a corrupt one.
+  /// Receives what there is; returns whether something moved. Throws kPeerLost when the connection
+  /// breaks, ends inside a frame, or brings a corrupt one.
   bool TryRecv(FrameSink& sink);
 
  private:
@@ -63,7 +67,8 @@ class FrameReader {
 
   UniqueFd socket_;
   std::string peer_;
-  // Headers and the beginnings of payloads. Small, so that long payloads go straight to their place.
+  // Headers and the beginnings of payloads. Small, so that long payloads go straight to their
+  // place.
   std::array<std::byte, net::kFrameHeaderBytes + 2048> buffer_;
   std::size_t begin_ = 0;
   std::size_t end_ = 0;

@@ -19,8 +19,8 @@ namespace {
 
 constexpr std::uint64_t kMagic = 0x31'6d'6d'6f'63'72'6f'31;  // changes with the layout
 constexpr std::size_t kLine = 64;
-// Words that peers spin on keep this distance from what their owner writes: the hardware fetches neighbouring lines, too,
-// and would take them away from the writer.
+// Words that peers spin on keep this distance from what their owner writes: the hardware fetches
+// neighbouring lines, too, and would take them away from the writer.
 constexpr std::size_t kSpace = 512;
 constexpr std::size_t kStagingTarget = std::size_t{48} << 20;  // for all ranks of a host together
 constexpr std::size_t kStagingMin = std::size_t{64} << 10;
@@ -38,8 +38,8 @@ void Relax() {
 #endif
 }
 
-// Keeps stores before it from being seen after loads behind it. The thread sanitizer does not know fences, only
-// operations; one on a word of our own has the same effect.
+// Keeps stores before it from being seen after loads behind it. The thread sanitizer does not know
+// fences, only operations; one on a word of our own has the same effect.
 void FullFence() {
 #if defined(__SANITIZE_THREAD__)
   thread_local std::atomic<int> own{0};
@@ -50,11 +50,13 @@ void FullFence() {
 }
 
 std::size_t StagingBytes(int size) {
-  const std::size_t share = kStagingTarget / static_cast<std::size_t>(size) / LocalGroup::kStagingBuffers;
+  const std::size_t share =
+      kStagingTarget / static_cast<std::size_t>(size) / LocalGroup::kStagingBuffers;
   return std::clamp(share / kStagingMin * kStagingMin, kStagingMin, kStagingMax);
 }
 
-// An arrival in two words. A peer is at most one call behind, so a few bits of the number tell calls apart.
+// An arrival in two words. A peer is at most one call behind, so a few bits of the number tell
+// calls apart.
 constexpr int kSequenceBits = 16;
 constexpr std::uint64_t kSequenceMask = (std::uint64_t{1} << kSequenceBits) - 1;
 constexpr int kOffsetBits = 47;
@@ -64,8 +66,10 @@ std::uint64_t Fingerprint(const CallRecord& record, std::uint64_t sequence) {
   // Odd factors and shifts, so that every field reaches the upper bits.
   std::uint64_t hash = record.count * 0x9e3779b97f4a7c15 + record.cut * 0x2545f4914f6cdd1d;
   hash ^= hash >> 29;
-  hash += (static_cast<std::uint64_t>(record.op) << 48) ^ (static_cast<std::uint64_t>(record.dtype) << 40) ^
-          (static_cast<std::uint64_t>(record.reduce) << 32) ^ static_cast<std::uint32_t>(record.root);
+  hash += (static_cast<std::uint64_t>(record.op) << 48) ^
+          (static_cast<std::uint64_t>(record.dtype) << 40) ^
+          (static_cast<std::uint64_t>(record.reduce) << 32) ^
+          static_cast<std::uint32_t>(record.root);
   hash *= 0xbf58476d1ce4e5b9;
   hash ^= hash >> 32;
   hash *= 0x94d049bb133111eb;
@@ -77,14 +81,16 @@ std::uint64_t PackPlace(const CallRecord& record) {
   return kRegistered | (std::uint64_t{record.segment} << kOffsetBits) | record.offset;
 }
 
-// Stores two neighbouring words so that whoever sees the first sees the second, and all that was written before. On
-// x86-64 it is one store: aligned 16-byte stores are atomic on every processor with AVX.
-void StoreBoth(std::atomic<std::uint64_t>& first, std::uint64_t first_value, std::atomic<std::uint64_t>& second,
-               std::uint64_t second_value) {
+// Stores two neighbouring words so that whoever sees the first sees the second, and all that was
+// written before. On x86-64 it is one store: aligned 16-byte stores are atomic on every processor
+// with AVX.
+void StoreBoth(std::atomic<std::uint64_t>& first, std::uint64_t first_value,
+               std::atomic<std::uint64_t>& second, std::uint64_t second_value) {
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
   std::atomic_signal_fence(std::memory_order_release);  // stores are not reordered by the processor
-  _mm_store_si128(reinterpret_cast<__m128i*>(&first),
-                  _mm_set_epi64x(static_cast<long long>(second_value), static_cast<long long>(first_value)));
+  _mm_store_si128(
+      reinterpret_cast<__m128i*>(&first),
+      _mm_set_epi64x(static_cast<long long>(second_value), static_cast<long long>(first_value)));
   std::atomic_signal_fence(std::memory_order_seq_cst);
   (void)second;
 #else
@@ -108,13 +114,15 @@ struct LocalGroup::Header {
   std::array<char, 1900> abort_text{};
 };
 
-/// One rank's place. Arrivals alternate between two entries: a rank can be at most one call ahead of its slowest peer.
+/// One rank's place. Arrivals alternate between two entries: a rank can be at most one call ahead
+/// of its slowest peer.
 ///
-/// A line that peers spin on is taken away from its writer between any two stores, so an arrival is one store of 16
-/// bytes; what few calls need is kept on another line, which stays with its writer.
+/// A line that peers spin on is taken away from its writer between any two stores, so an arrival is
+/// one store of 16 bytes; what few calls need is kept on another line, which stays with its writer.
 struct LocalGroup::Slot {
   struct alignas(kSpace) Arrival {
-    std::atomic<std::uint64_t> flag{0};   // kSequenceBits of the call's number, the rest of its fingerprint
+    std::atomic<std::uint64_t> flag{
+        0};  // kSequenceBits of the call's number, the rest of its fingerprint
     std::atomic<std::uint64_t> place{0};  // of the registered buffer; see PackPlace
   };
   struct alignas(kLine) Details {
@@ -125,7 +133,8 @@ struct LocalGroup::Slot {
     std::array<std::byte, kInlineBytes> bytes;
   };
   alignas(kSpace) std::atomic<std::uint64_t> phase{0};
-  alignas(kSpace) std::atomic<std::int64_t> heartbeat{0};  // nanoseconds of the monotonic clock, the same for all
+  alignas(kSpace) std::atomic<std::int64_t> heartbeat{
+      0};  // nanoseconds of the monotonic clock, the same for all
   std::atomic<bool> left{false};
   std::array<Arrival, 2> arrivals;
   std::array<Details, 2> details;
@@ -154,7 +163,8 @@ LocalGroup::LocalGroup(SharedMemory memory, LocalGroupOptions options)
       segments_(static_cast<std::size_t>(options_.size)),
       buffers_(static_cast<std::size_t>(options_.size)) {
   if (header_->magic != kMagic || header_->size != options_.size) {
-    throw Error(Code::kPeerLost, "the group's shared memory was made by another version of orca; use one version");
+    throw Error(Code::kPeerLost,
+                "the group's shared memory was made by another version of orca; use one version");
   }
   Heartbeat();
 }
@@ -162,32 +172,42 @@ LocalGroup::LocalGroup(SharedMemory memory, LocalGroupOptions options)
 LocalGroup::~LocalGroup() = default;
 
 LocalGroup::Slot& LocalGroup::slot(int peer) const {
-  return *reinterpret_cast<Slot*>(memory_.data() + sizeof(Header) + static_cast<std::size_t>(peer) * sizeof(Slot));
+  return *reinterpret_cast<Slot*>(memory_.data() + sizeof(Header) +
+                                  static_cast<std::size_t>(peer) * sizeof(Slot));
 }
 
 std::byte* LocalGroup::staging(int peer, std::size_t buffer) const {
   const auto size = static_cast<std::size_t>(options_.size);
-  const std::size_t index = static_cast<std::size_t>(peer) * kStagingBuffers + buffer % kStagingBuffers;
+  const std::size_t index =
+      static_cast<std::size_t>(peer) * kStagingBuffers + buffer % kStagingBuffers;
   return memory_.data() + sizeof(Header) + size * sizeof(Slot) + index * staging_bytes_;
 }
 
-const CallRecord& LocalGroup::record(int peer) const { return slot(peer).details[sequence_ & 1].record; }
-
-bool LocalGroup::registered(int peer) const {
-  return (slot(peer).arrivals[sequence_ & 1].place.load(std::memory_order_relaxed) & kRegistered) != 0;
+const CallRecord& LocalGroup::record(int peer) const {
+  return slot(peer).details[sequence_ & 1].record;
 }
 
-const std::byte* LocalGroup::payload(int peer) const { return slot(peer).payloads[sequence_ & 1].bytes.data(); }
+bool LocalGroup::registered(int peer) const {
+  return (slot(peer).arrivals[sequence_ & 1].place.load(std::memory_order_relaxed) & kRegistered) !=
+         0;
+}
+
+const std::byte* LocalGroup::payload(int peer) const {
+  return slot(peer).payloads[sequence_ & 1].bytes.data();
+}
 
 bool LocalGroup::Arrived(int peer) const {
-  const std::uint64_t flag = slot(peer).arrivals[sequence_ & 1].flag.load(std::memory_order_acquire);
+  const std::uint64_t flag =
+      slot(peer).arrivals[sequence_ & 1].flag.load(std::memory_order_acquire);
   return (flag & kSequenceMask) == (sequence_ & kSequenceMask);
 }
 
-bool LocalGroup::Synced(int peer) const { return slot(peer).phase.load(std::memory_order_acquire) >= phase_; }
+bool LocalGroup::Synced(int peer) const {
+  return slot(peer).phase.load(std::memory_order_acquire) >= phase_;
+}
 
-void LocalGroup::Arrive(std::uint64_t sequence, const CallRecord& record, std::span<const ConstBytes> payload,
-                        const Deadline& deadline) {
+void LocalGroup::Arrive(std::uint64_t sequence, const CallRecord& record,
+                        std::span<const ConstBytes> payload, const Deadline& deadline) {
   sequence_ = sequence;
   deadline_ = deadline;
   Slot& own = slot(options_.index);
@@ -212,10 +232,11 @@ void LocalGroup::Sync() {
   Wait([this](int peer) { return Synced(peer); });
 }
 
-// Whoever finds that all have arrived wakes those who sleep. For a sleeper never to be missed, our flag must be visible
-// before we look for sleepers, and that takes a fence, which costs as much as the whole exchange. Where ranks have cores
-// of their own and spin first, we do without: a peer would have to fall asleep in just that moment, and its first naps
-// are short. Where ranks share cores, sleeping is the rule, and the fence is worth it.
+// Whoever finds that all have arrived wakes those who sleep. For a sleeper never to be missed, our
+// flag must be visible before we look for sleepers, and that takes a fence, which costs as much as
+// the whole exchange. Where ranks have cores of their own and spin first, we do without: a peer
+// would have to fall asleep in just that moment, and its first naps are short. Where ranks share
+// cores, sleeping is the rule, and the fence is worth it.
 template <typename Reached>
 void LocalGroup::Wait(Reached reached) {
   if (!Spin(reached)) {
@@ -269,11 +290,13 @@ void LocalGroup::WaitAsleep(const std::function<bool(int)>& reached) {
       return;
     }
     CheckForTrouble(reached, since, &warned);
-    FutexWait(header_->doorbell, bell, std::clamp(deadline_.Left(), std::chrono::milliseconds(1), nap));
+    FutexWait(header_->doorbell, bell,
+              std::clamp(deadline_.Left(), std::chrono::milliseconds(1), nap));
   }
 }
 
-void LocalGroup::CheckForTrouble(const std::function<bool(int)>& reached, Clock::time_point since, bool* warned) {
+void LocalGroup::CheckForTrouble(const std::function<bool(int)>& reached, Clock::time_point since,
+                                 bool* warned) {
   if (const auto ended = failure()) throw Error(ended->code, ended->text);
   const auto now = Clock::now();
   int first_missing = -1;
@@ -282,21 +305,25 @@ void LocalGroup::CheckForTrouble(const std::function<bool(int)>& reached, Clock:
     if (first_missing < 0) first_missing = peer;
     const Slot& other = slot(peer);
     if (other.left.load(std::memory_order_acquire) && !reached(peer)) {
-      throw Error(Code::kPeerLost, fmt::format("{}; it has left the group", DescribeWait(peer, since)));
+      throw Error(Code::kPeerLost,
+                  fmt::format("{}; it has left the group", DescribeWait(peer, since)));
     }
     const auto silence = now.time_since_epoch() - std::chrono::nanoseconds(other.heartbeat.load());
     if (silence > options_.peer_timeout) {
-      throw Error(Code::kPeerLost,
-                  fmt::format("{}; it has been silent for {:.1f} s (limit {:.1f} s): stopped, frozen or starved",
-                              DescribeWait(peer, since), Seconds(silence).count(),
-                              Seconds(options_.peer_timeout).count()));
+      throw Error(
+          Code::kPeerLost,
+          fmt::format(
+              "{}; it has been silent for {:.1f} s (limit {:.1f} s): stopped, frozen or starved",
+              DescribeWait(peer, since), Seconds(silence).count(),
+              Seconds(options_.peer_timeout).count()));
     }
   }
   if (first_missing < 0) return;
   if (deadline_.Passed()) {
     std::string missing;
     for (int peer = 0; peer < options_.size; ++peer) {
-      if (!reached(peer)) missing += (missing.empty() ? "" : ", ") + options_.names[static_cast<std::size_t>(peer)];
+      if (!reached(peer))
+        missing += (missing.empty() ? "" : ", ") + options_.names[static_cast<std::size_t>(peer)];
     }
     throw Error(Code::kTimeout, fmt::format("{}; the deadline has passed; missing: {}",
                                             DescribeWait(first_missing, since), missing));
@@ -312,12 +339,14 @@ void LocalGroup::CheckForTrouble(const std::function<bool(int)>& reached, Clock:
 std::string LocalGroup::DescribeWait(int peer, Clock::time_point since) const {
   const auto name = [this](int who) { return options_.names[static_cast<std::size_t>(who)]; };
   const Slot& other = slot(peer);
-  const std::uint64_t at = std::max(other.details[0].sequence.load(), other.details[1].sequence.load());
+  const std::uint64_t at =
+      std::max(other.details[0].sequence.load(), other.details[1].sequence.load());
   const auto now = Clock::now();
   const auto beat = now.time_since_epoch() - std::chrono::nanoseconds(other.heartbeat.load());
   const CallRecord& mine = record(options_.index);
-  const std::string where = at < sequence_ ? fmt::format("which has not entered it (it is at #{})", at)
-                                           : std::string("which has entered it but not finished");
+  const std::string where = at < sequence_
+                                ? fmt::format("which has not entered it (it is at #{})", at)
+                                : std::string("which has entered it but not finished");
   return fmt::format("{} waits in {} for {}, {}; waited {:.1f} s, last sign of life {:.1f} s ago",
                      name(options_.index), Describe(mine, sequence_), name(peer), where,
                      Seconds(now - since).count(), Seconds(beat).count());
@@ -331,27 +360,32 @@ void LocalGroup::CheckRecords() const {
   for (int peer = 0; peer < options_.size; ++peer) {
     if (flag(peer) == mine) continue;
     if (record(options_.index).Matches(record(peer))) {
-      throw Error(Code::kMismatch,
-                  fmt::format("{} and {} cut {} into different parts; give every rank the same sizes",
-                              options_.names[static_cast<std::size_t>(options_.index)],
-                              options_.names[static_cast<std::size_t>(peer)],
-                              Describe(record(options_.index), sequence_)));
+      throw Error(
+          Code::kMismatch,
+          fmt::format("{} and {} cut {} into different parts; give every rank the same sizes",
+                      options_.names[static_cast<std::size_t>(options_.index)],
+                      options_.names[static_cast<std::size_t>(peer)],
+                      Describe(record(options_.index), sequence_)));
     }
-    throw Error(Code::kMismatch,
-                DescribeMismatch(options_.names[static_cast<std::size_t>(options_.index)], record(options_.index),
-                                 options_.names[static_cast<std::size_t>(peer)], record(peer), sequence_));
+    throw Error(
+        Code::kMismatch,
+        DescribeMismatch(options_.names[static_cast<std::size_t>(options_.index)],
+                         record(options_.index), options_.names[static_cast<std::size_t>(peer)],
+                         record(peer), sequence_));
   }
 }
 
 std::byte* LocalGroup::PeerBuffer(int peer) {
-  const std::uint64_t place = slot(peer).arrivals[sequence_ & 1].place.load(std::memory_order_relaxed);
+  const std::uint64_t place =
+      slot(peer).arrivals[sequence_ & 1].place.load(std::memory_order_relaxed);
   const auto index = static_cast<std::size_t>((place & ~kRegistered) >> kOffsetBits);
   const std::uint64_t offset = place & ((std::uint64_t{1} << kOffsetBits) - 1);
   auto& mapped = segments_[static_cast<std::size_t>(peer)];
   if (index >= mapped.size()) mapped.resize(index + 1);
   auto& segment = mapped[index];
   if (!segment) {
-    segment = std::make_shared<SharedMemory>(options_.map_segment(peer, static_cast<std::uint32_t>(index)));
+    segment = std::make_shared<SharedMemory>(
+        options_.map_segment(peer, static_cast<std::uint32_t>(index)));
   }
   if (offset > segment->size()) {
     throw Error(Code::kPeerLost, fmt::format("{} named memory outside its segment",
@@ -362,7 +396,8 @@ std::byte* LocalGroup::PeerBuffer(int peer) {
 
 std::span<std::byte* const> LocalGroup::PeerBuffers(std::byte* own, std::size_t offset) {
   for (int peer = 0; peer < options_.size; ++peer) {
-    buffers_[static_cast<std::size_t>(peer)] = (peer == options_.index ? own : PeerBuffer(peer)) + offset;
+    buffers_[static_cast<std::size_t>(peer)] =
+        (peer == options_.index ? own : PeerBuffer(peer)) + offset;
   }
   return buffers_;
 }
@@ -375,7 +410,8 @@ bool LocalGroup::AllRegistered() const {
 }
 
 void LocalGroup::Heartbeat() {
-  const auto now = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch());
+  const auto now =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch());
   slot(options_.index).heartbeat.store(now.count());
 }
 

@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "comm/call_record.h"
@@ -22,27 +22,30 @@ namespace orca::comm {
 
 /// How the ranks of a host wait for each other.
 struct LocalGroupOptions {
-  int index = 0;                          ///< This rank's place among the ranks of the host.
+  int index = 0;  ///< This rank's place among the ranks of the host.
   int size = 1;
-  std::vector<std::string> names;         ///< "rank 3 (host a, pid 12)", for messages.
-  std::chrono::nanoseconds spin{};        ///< How long to spin before sleeping; 0 when ranks outnumber cores.
+  std::vector<std::string> names;  ///< "rank 3 (host a, pid 12)", for messages.
+  std::chrono::nanoseconds
+      spin{};  ///< How long to spin before sleeping; 0 when ranks outnumber cores.
   std::chrono::milliseconds peer_timeout{};
   std::chrono::milliseconds warn_after{};
   /// Maps segment `segment` of the arena of local rank `peer`.
   std::function<SharedMemory(int peer, std::uint32_t segment)> map_segment;
 };
 
-/// Shared memory of one group on one host: who is where, small payloads, staging buffers, and the abort record.
+/// Shared memory of one group on one host: who is where, small payloads, staging buffers, and the
+/// abort record.
 ///
-/// Every collective begins with Arrive, a barrier in which all ranks compare their calls. Inside a collective the
-/// ranks go on in phases that end with Sync. So whoever returns from Arrive of call n knows that everybody has
-/// finished call n-1, and may overwrite what that call used.
+/// Every collective begins with Arrive, a barrier in which all ranks compare their calls. Inside a
+/// collective the ranks go on in phases that end with Sync. So whoever returns from Arrive of call
+/// n knows that everybody has finished call n-1, and may overwrite what that call used.
 ///
 /// One thread runs collectives; Heartbeat, Abort and failure() may be called from any other.
 class LocalGroup {
  public:
   static constexpr std::size_t kInlineBytes = 4096;  ///< Payload that can ride on Arrive.
-  static constexpr std::size_t kTinyBytes = 256;     ///< Payload that should, even if it is registered.
+  static constexpr std::size_t kTinyBytes =
+      256;  ///< Payload that should, even if it is registered.
   static constexpr int kStagingBuffers = 3;
 
   /// Size of the segment for `size` ranks.
@@ -56,8 +59,8 @@ class LocalGroup {
   int index() const { return options_.index; }
   int size() const { return options_.size; }
 
-  /// Enters collective `sequence`, with up to kInlineBytes for the peers to read, and waits for all of them. Throws
-  /// kMismatch when their calls differ.
+  /// Enters collective `sequence`, with up to kInlineBytes for the peers to read, and waits for all
+  /// of them. Throws kMismatch when their calls differ.
   void Arrive(std::uint64_t sequence, const CallRecord& record, std::span<const ConstBytes> payload,
               const Deadline& deadline);
   /// What a peer said, and the payload it brought, in the current collective.
@@ -72,7 +75,8 @@ class LocalGroup {
   std::size_t staging_bytes() const { return staging_bytes_; }
   /// Where the registered buffer that `peer` named in its record lies in this process.
   std::byte* PeerBuffer(int peer);
-  /// The same for all ranks, moved by `offset`; `own` is this rank's buffer. Valid until the next call.
+  /// The same for all ranks, moved by `offset`; `own` is this rank's buffer. Valid until the next
+  /// call.
   std::span<std::byte* const> PeerBuffers(std::byte* own, std::size_t offset);
   /// Whether all ranks named registered memory in their records.
   bool AllRegistered() const;
@@ -98,7 +102,8 @@ class LocalGroup {
   template <typename Reached>
   bool Spin(Reached reached) const;
   void WaitAsleep(const std::function<bool(int)>& reached);
-  void CheckForTrouble(const std::function<bool(int)>& reached, Deadline::Clock::time_point since, bool* warned);
+  void CheckForTrouble(const std::function<bool(int)>& reached, Deadline::Clock::time_point since,
+                       bool* warned);
   std::string DescribeWait(int peer, Deadline::Clock::time_point since) const;
   void CheckRecords() const;
   void Ring();
@@ -107,7 +112,8 @@ class LocalGroup {
   LocalGroupOptions options_;
   Header* header_ = nullptr;
   std::size_t staging_bytes_ = 0;
-  std::vector<std::vector<std::shared_ptr<SharedMemory>>> segments_;  // of the peers' arenas, mapped when first used
+  std::vector<std::vector<std::shared_ptr<SharedMemory>>>
+      segments_;  // of the peers' arenas, mapped when first used
 
   std::vector<std::byte*> buffers_;  // what PeerBuffers returns
 

@@ -15,24 +15,31 @@ std::vector<double> Factors(const LocalGroup& group, ReduceOp op) {
   return factors;
 }
 
-// Everybody's memory is mapped here: read this rank's part of all of them, write the result where it is wanted.
+// Everybody's memory is mapped here: read this rank's part of all of them, write the result where
+// it is wanted.
 void ReduceInPlace(LocalGroup& group, const LocalReduction& call, const Reduction& reduction) {
   const ConstBytes own = call.inputs[static_cast<std::size_t>(group.index())];
   const auto offset = static_cast<std::size_t>(own.data() - call.base);
   const auto buffers = group.PeerBuffers(const_cast<std::byte*>(call.base), offset);
-  std::byte* const target = call.to_one >= 0 ? buffers[static_cast<std::size_t>(call.to_one)] : call.result.data();
+  std::byte* const target =
+      call.to_one >= 0 ? buffers[static_cast<std::size_t>(call.to_one)] : call.result.data();
   const std::vector<const std::byte*> sources(buffers.begin(), buffers.end());
-  const std::span<std::byte* const> targets = call.to_all ? buffers : std::span<std::byte* const>(&target, 1);
+  const std::span<std::byte* const> targets =
+      call.to_all ? buffers : std::span<std::byte* const>(&target, 1);
   if (!own.empty()) Reduce(reduction, sources, targets, own.size() / SizeOf(call.dtype));
   group.Sync();  // nobody may touch its buffer before all have read and written it
 }
 
-// One piece of every part at a time, in three overlapping stages: while piece k is copied into the staging buffers,
-// piece k-1 is reduced by the owner of its part, and piece k-2 is copied out. One Sync ends all three.
+// One piece of every part at a time, in three overlapping stages: while piece k is copied into the
+// staging buffers, piece k-1 is reduced by the owner of its part, and piece k-2 is copied out. One
+// Sync ends all three.
 class StagedReduction {
  public:
   StagedReduction(LocalGroup& group, const LocalReduction& call, const Reduction& reduction)
-      : group_(group), call_(call), reduction_(reduction), me_(static_cast<std::size_t>(group.index())) {
+      : group_(group),
+        call_(call),
+        reduction_(reduction),
+        me_(static_cast<std::size_t>(group.index())) {
     const std::size_t size = static_cast<std::size_t>(group.size());
     piece_ = group.staging_bytes() / size / 64 * 64;
     for (const ConstBytes& part : call.inputs) longest_ = std::max(longest_, part.size());
@@ -79,7 +86,8 @@ class StagedReduction {
     if (call_.to_one < 0 || call_.to_one == group_.index()) {
       targets_.push_back(call_.result.data() + piece * piece_);
     }
-    if (call_.to_all || (call_.to_one >= 0 && call_.to_one != group_.index())) targets_.push_back(staged);
+    if (call_.to_all || (call_.to_one >= 0 && call_.to_one != group_.index()))
+      targets_.push_back(staged);
     Reduce(reduction_, sources_, targets_, bytes / SizeOf(call_.dtype));
   }
 
@@ -89,7 +97,8 @@ class StagedReduction {
       const Bytes part = call_.outputs[owner];
       const std::size_t bytes = PieceBytes(part.size(), piece);
       if (owner == me_ || bytes == 0) continue;
-      std::memcpy(part.data() + piece * piece_, group_.staging(static_cast<int>(owner), piece) + owner * piece_, bytes);
+      std::memcpy(part.data() + piece * piece_,
+                  group_.staging(static_cast<int>(owner), piece) + owner * piece_, bytes);
     }
   }
 
@@ -121,7 +130,8 @@ void LocalAllReduceInPlace(LocalGroup& group, const Reduction& reduction, Bytes 
 
 void LocalReduce(LocalGroup& group, const LocalReduction& call) {
   const std::vector<double> factors = Factors(group, call.op);
-  const Reduction reduction{.dtype = call.dtype, .op = call.op, .factors = factors, .divisor = call.divisor};
+  const Reduction reduction{
+      .dtype = call.dtype, .op = call.op, .factors = factors, .divisor = call.divisor};
   if (call.base != nullptr && group.AllRegistered()) {
     ReduceInPlace(group, call, reduction);
   } else {

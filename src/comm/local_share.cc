@@ -13,8 +13,8 @@ std::size_t TotalBytes(const std::vector<Buffer>& buffers) {
   return total;
 }
 
-// Calls copy(buffer bytes, position in the stream) for the parts of `buffers` that overlap [begin, end) of the stream
-// that they form one behind the other.
+// Calls copy(buffer bytes, position in the stream) for the parts of `buffers` that overlap [begin,
+// end) of the stream that they form one behind the other.
 template <typename Buffer, typename Copy>
 void ForRange(const std::vector<Buffer>& buffers, std::size_t begin, std::size_t end, Copy copy) {
   std::size_t position = 0;
@@ -33,7 +33,8 @@ void LocalShareAll(LocalGroup& group, const LocalShare& call) {
   const std::size_t piece = group.staging_bytes();
   const auto direct = [&](int peer) { return call.registered && group.registered(peer); };
   const std::size_t mine = direct(group.index()) ? 0 : TotalBytes(call.mine);
-  // Everybody must count the same phases: a rank knows its peers' sizes from the buffers that receive them.
+  // Everybody must count the same phases: a rank knows its peers' sizes from the buffers that
+  // receive them.
   std::size_t longest = mine;
   bool any_direct = direct(group.index());
   for (int peer = 0; peer < group.size(); ++peer) {
@@ -49,9 +50,10 @@ void LocalShareAll(LocalGroup& group, const LocalShare& call) {
     const std::size_t begin = phase * piece;
     if (begin < mine) {
       std::byte* staging = group.staging(group.index(), phase);
-      ForRange(call.mine, begin, std::min(begin + piece, mine), [&](ConstBytes part, std::size_t position) {
-        std::memcpy(staging + (position - begin), part.data(), part.size());
-      });
+      ForRange(call.mine, begin, std::min(begin + piece, mine),
+               [&](ConstBytes part, std::size_t position) {
+                 std::memcpy(staging + (position - begin), part.data(), part.size());
+               });
     }
     for (int peer = 0; peer < group.size(); ++peer) {
       const auto& outputs = call.theirs[static_cast<std::size_t>(peer)];
@@ -65,9 +67,10 @@ void LocalShareAll(LocalGroup& group, const LocalShare& call) {
       } else if (phase > 0) {
         const std::size_t first = begin - piece;
         const std::byte* staging = group.staging(peer, phase - 1);
-        ForRange(outputs, first, std::min(begin, TotalBytes(outputs)), [&](Bytes part, std::size_t position) {
-          std::memcpy(part.data(), staging + (position - first), part.size());
-        });
+        ForRange(outputs, first, std::min(begin, TotalBytes(outputs)),
+                 [&](Bytes part, std::size_t position) {
+                   std::memcpy(part.data(), staging + (position - first), part.size());
+                 });
       }
     }
     if (phase < pieces || any_direct) group.Sync();

@@ -48,7 +48,8 @@ CallRecord RecordOf(const net::FrameHeader& header) {
 /// One other rank: the messages that go there and come from there, and the streams that carry them.
 class Mesh::Peer final : public FrameSink {
  public:
-  Peer(Mesh& mesh, int rank) : mesh_(mesh), rank_(rank), name_(mesh.options_.names[static_cast<std::size_t>(rank)]) {}
+  Peer(Mesh& mesh, int rank)
+      : mesh_(mesh), rank_(rank), name_(mesh.options_.names[static_cast<std::size_t>(rank)]) {}
 
   void Connect() {
     while (writers_.size() < static_cast<std::size_t>(mesh_.options_.streams)) {
@@ -65,7 +66,8 @@ class Mesh::Peer final : public FrameSink {
   }
   bool Received(std::uint64_t number) const { return number < first_recv_; }
   bool SendsDone() const {
-    return sends_.empty() && std::all_of(writers_.begin(), writers_.end(), [](const auto& w) { return w.idle(); });
+    return sends_.empty() &&
+           std::all_of(writers_.begin(), writers_.end(), [](const auto& w) { return w.idle(); });
   }
   bool RecvsDone() const { return recvs_.empty(); }
   bool WaitsForAStream() const { return !recvs_.empty() && readers_.empty(); }
@@ -86,7 +88,8 @@ class Mesh::Peer final : public FrameSink {
         all_closed &= reader.closed();
       }
       if (all_closed && !recvs_.empty()) {
-        throw Error(Code::kPeerLost, fmt::format("{} closed its connections: it left, exited or was killed", name_));
+        throw Error(Code::kPeerLost,
+                    fmt::format("{} closed its connections: it left, exited or was killed", name_));
       }
     }
     return moved;
@@ -98,12 +101,14 @@ class Mesh::Peer final : public FrameSink {
     }
     if (recvs_.empty()) return;
     for (const FrameReader& reader : readers_) {
-      if (!reader.held() && !reader.closed()) fds.push_back({.fd = reader.fd(), .events = POLLIN, .revents = 0});
+      if (!reader.held() && !reader.closed())
+        fds.push_back({.fd = reader.fd(), .events = POLLIN, .revents = 0});
     }
   }
 
   std::optional<Bytes> Place(const net::FrameHeader& header) override {
-    if (header.message >= first_recv_ + recvs_.size()) return std::nullopt;  // the peer is ahead of us
+    if (header.message >= first_recv_ + recvs_.size())
+      return std::nullopt;  // the peer is ahead of us
     if (header.message < first_recv_) {
       throw Error(Code::kPeerLost, fmt::format("{} repeated message {}", name_, header.message));
     }
@@ -116,7 +121,8 @@ class Mesh::Peer final : public FrameSink {
     Incoming& incoming = recvs_[header.message - first_recv_];
     incoming.received += header.length;
     incoming.begun = true;
-    while (!recvs_.empty() && recvs_.front().begun && recvs_.front().received == recvs_.front().data.size()) {
+    while (!recvs_.empty() && recvs_.front().begun &&
+           recvs_.front().received == recvs_.front().data.size()) {
       recvs_.pop_front();
       ++first_recv_;
     }
@@ -155,7 +161,8 @@ class Mesh::Peer final : public FrameSink {
     const auto mine = mesh_.options_.names[static_cast<std::size_t>(mesh_.options_.rank)];
     const CallRecord theirs = RecordOf(header);
     if (header.sequence != incoming.sequence || !theirs.Matches(mesh_.record_)) {
-      throw Error(Code::kMismatch, DescribeMismatch(mine, mesh_.record_, name_, theirs, header.sequence));
+      throw Error(Code::kMismatch,
+                  DescribeMismatch(mine, mesh_.record_, name_, theirs, header.sequence));
     }
     if (header.total != incoming.data.size()) {
       throw Error(Code::kMismatch,
@@ -163,8 +170,10 @@ class Mesh::Peer final : public FrameSink {
                               Describe(mesh_.record_, mesh_.sequence_), name_, header.total, mine,
                               incoming.data.size()));
     }
-    if (header.offset > incoming.data.size() || header.length > incoming.data.size() - header.offset) {
-      throw Error(Code::kPeerLost, fmt::format("{} sent a piece that lies outside its message", name_));
+    if (header.offset > incoming.data.size() ||
+        header.length > incoming.data.size() - header.offset) {
+      throw Error(Code::kPeerLost,
+                  fmt::format("{} sent a piece that lies outside its message", name_));
     }
   }
 
@@ -179,7 +188,8 @@ class Mesh::Peer final : public FrameSink {
   std::uint64_t first_recv_ = 0;
 };
 
-Mesh::Mesh(MeshOptions options) : options_(std::move(options)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+Mesh::Mesh(MeshOptions options)
+    : options_(std::move(options)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!wake_) throw Error(Code::kResourceExhausted, DescribeLimitError(errno));
 }
 
@@ -226,8 +236,9 @@ void Mesh::Wait(int rank, std::uint64_t number) {
 
 void Mesh::Flush() {
   ProgressUntil([this] {
-    return std::all_of(peers_.begin(), peers_.end(),
-                       [](const auto& entry) { return entry.second->SendsDone() && entry.second->RecvsDone(); });
+    return std::all_of(peers_.begin(), peers_.end(), [](const auto& entry) {
+      return entry.second->SendsDone() && entry.second->RecvsDone();
+    });
   });
 }
 
@@ -261,7 +272,8 @@ void Mesh::ProgressUntil(Done done) {
       if (error.code() != Code::kPeerLost) throw;
       std::string text = fmt::format("{}; {}", error.what(), DescribeWait(since));
       for (std::size_t rank = 0; rank < options_.names.size(); ++rank) {
-        if (options_.left(static_cast<int>(rank))) text += fmt::format("; {} had left", options_.names[rank]);
+        if (options_.left(static_cast<int>(rank)))
+          text += fmt::format("; {} had left", options_.names[rank]);
       }
       const Failure echo{.code = error.code(), .text = text};
       const Failure first = FirstCause(echo, options_.failure);
@@ -289,11 +301,13 @@ void Mesh::CheckForTrouble(Clock::time_point since, bool* warned) {
     if (!entry->WaitsForAStream() || !options_.left(rank)) continue;
     AdoptStreams();  // it may have connected, sent all and gone
     if (!entry->WaitsForAStream()) continue;
-    throw Error(Code::kPeerLost, fmt::format("{}; {} has left the group", DescribeWait(since), entry->name()));
+    throw Error(Code::kPeerLost,
+                fmt::format("{}; {} has left the group", DescribeWait(since), entry->name()));
   }
   if (deadline_.Passed()) {
     // The rank that this one waits for may itself wait for another, and know better who is missing.
-    const Failure echo{.code = Code::kTimeout, .text = fmt::format("{}; the deadline has passed", DescribeWait(since))};
+    const Failure echo{.code = Code::kTimeout,
+                       .text = fmt::format("{}; the deadline has passed", DescribeWait(since))};
     const Failure first = FirstCause(echo, options_.failure);
     throw Error(first.code, first.text);
   }
@@ -307,9 +321,11 @@ std::string Mesh::DescribeWait(Clock::time_point since) const {
   std::string whom;
   for (const auto& [rank, entry] : peers_) {
     if (entry->RecvsDone() && entry->SendsDone()) continue;
-    whom += (whom.empty() ? "" : ", ") + entry->name() + (entry->RecvsDone() ? " to take its data" : "");
+    whom += (whom.empty() ? "" : ", ") + entry->name() +
+            (entry->RecvsDone() ? " to take its data" : "");
   }
-  return fmt::format("{} waits in {} for {}; waited {:.1f} s", options_.names[static_cast<std::size_t>(options_.rank)],
+  return fmt::format("{} waits in {} for {}; waited {:.1f} s",
+                     options_.names[static_cast<std::size_t>(options_.rank)],
                      Describe(record_, sequence_), whom, Seconds(Clock::now() - since).count());
 }
 

@@ -34,11 +34,13 @@ struct MeshOptions {
   std::function<bool(int peer)> left;
 };
 
-/// Moves messages over TCP. Messages from one rank to another are taken in the order in which they were posted, and
-/// every one says which collective it belongs to: the receiver compares that with its own call.
+/// Moves messages over TCP. Messages from one rank to another are taken in the order in which they
+/// were posted, and every one says which collective it belongs to: the receiver compares that with
+/// its own call.
 ///
-/// A message is cut into pieces; whichever stream has room takes the next one, so a slow stream does not hold up the
-/// others. Connections are made when they are first needed; each carries one direction.
+/// A message is cut into pieces; whichever stream has room takes the next one, so a slow stream
+/// does not hold up the others. Connections are made when they are first needed; each carries one
+/// direction.
 ///
 /// One thread runs collectives; AddStream may be called from another.
 class Mesh {

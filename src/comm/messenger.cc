@@ -27,7 +27,9 @@ constexpr std::chrono::milliseconds kNap(100);
 class Messenger::Inbox final : public FrameSink {
  public:
   Inbox(Messenger& owner, int peer, UniqueFd socket)
-      : owner_(owner), peer_(peer), reader_(std::move(socket), owner.options_.names[static_cast<std::size_t>(peer)]) {}
+      : owner_(owner),
+        peer_(peer),
+        reader_(std::move(socket), owner.options_.names[static_cast<std::size_t>(peer)]) {}
 
   bool Progress(Finished& finished) {
     finished_ = &finished;
@@ -71,11 +73,13 @@ class Messenger::Inbox final : public FrameSink {
         continue;
       }
       if (it->recv.size() != header.total) {
-        throw Error(Code::kMismatch,
-                    fmt::format("{} sends {} bytes with tag {}, but {} expects {}; give both the same size",
-                                owner_.options_.names[static_cast<std::size_t>(peer_)], header.total, header.message,
-                                owner_.options_.names[static_cast<std::size_t>(owner_.options_.rank)],
-                                it->recv.size()));
+        throw Error(
+            Code::kMismatch,
+            fmt::format("{} sends {} bytes with tag {}, but {} expects {}; give both the same size",
+                        owner_.options_.names[static_cast<std::size_t>(peer_)], header.total,
+                        header.message,
+                        owner_.options_.names[static_cast<std::size_t>(owner_.options_.rank)],
+                        it->recv.size()));
       }
       current_ = std::move(*it);
       owner_.recvs_.erase(it);
@@ -89,8 +93,9 @@ class Messenger::Inbox final : public FrameSink {
   }
 
   bool PutAsideBefore(std::uint64_t tag) const {
-    return std::any_of(owner_.unexpected_.begin(), owner_.unexpected_.end(),
-                       [&](const Unexpected& message) { return message.peer == peer_ && message.tag == tag; });
+    return std::any_of(
+        owner_.unexpected_.begin(), owner_.unexpected_.end(),
+        [&](const Unexpected& message) { return message.peer == peer_ && message.tag == tag; });
   }
 
   Messenger& owner_;
@@ -115,7 +120,8 @@ Messenger::~Messenger() {
   Finished finished;
   {
     const std::lock_guard lock(mutex_);
-    FailAll({.code = Code::kAborted, .text = "the group was closed while a message was under way"}, finished);
+    FailAll({.code = Code::kAborted, .text = "the group was closed while a message was under way"},
+            finished);
   }
   for (auto& [work, result] : finished) work->Finish(result.first, result.second);
 }
@@ -137,7 +143,8 @@ void Messenger::AdoptLinks() {
   arrived_.clear();
 }
 
-// Dials without the lock: others may start calls meanwhile, and two ranks that dial each other answer each other.
+// Dials without the lock: others may start calls meanwhile, and two ranks that dial each other
+// answer each other.
 void Messenger::ConnectOutboxes() {
   for (;;) {
     std::optional<Request> request;
@@ -162,7 +169,8 @@ void Messenger::ConnectOutboxes() {
     Outbox& outbox = outboxes_[request->peer];
     outbox.connecting = false;
     if (error) std::rethrow_exception(error);
-    outbox.writer.emplace(std::move(socket), options_.names[static_cast<std::size_t>(request->peer)]);
+    outbox.writer.emplace(std::move(socket),
+                          options_.names[static_cast<std::size_t>(request->peer)]);
   }
 }
 
@@ -187,8 +195,8 @@ std::shared_ptr<Work::State> Messenger::StartSend(ConstBytes data, int peer, std
   return work;
 }
 
-std::shared_ptr<Work::State> Messenger::StartRecv(Bytes data, int peer, std::uint64_t tag, const Deadline& deadline,
-                                                  DoneCallback done) {
+std::shared_ptr<Work::State> Messenger::StartRecv(Bytes data, int peer, std::uint64_t tag,
+                                                  const Deadline& deadline, DoneCallback done) {
   auto work = std::make_shared<Work::State>();
   work->callback = std::move(done);
   const std::lock_guard lock(mutex_);
@@ -243,10 +251,12 @@ bool Messenger::ProgressLocked(Finished& finished) {
       continue;
     }
     if (wanted->recv.size() != it->data.size()) {
-      throw Error(Code::kMismatch,
-                  fmt::format("{} sent {} bytes with tag {}, but {} bytes are expected; give both the same size",
-                              options_.names[static_cast<std::size_t>(it->peer)], it->data.size(), it->tag,
-                              wanted->recv.size()));
+      throw Error(
+          Code::kMismatch,
+          fmt::format(
+              "{} sent {} bytes with tag {}, but {} bytes are expected; give both the same size",
+              options_.names[static_cast<std::size_t>(it->peer)], it->data.size(), it->tag,
+              wanted->recv.size()));
     }
     std::copy(it->data.begin(), it->data.end(), wanted->recv.begin());
     finished.push_back({wanted->work, {nullptr, it->peer}});
@@ -299,12 +309,13 @@ void Messenger::CheckDeadlines(Finished& finished) {
   }
   const auto check = [&](const Request& request, const char* what) {
     if (!request.deadline.Passed()) return;
-    const std::string peer = request.peer == kAnySource ? std::string("any rank")
-                                                        : options_.names[static_cast<std::size_t>(request.peer)];
+    const std::string peer = request.peer == kAnySource
+                                 ? std::string("any rank")
+                                 : options_.names[static_cast<std::size_t>(request.peer)];
     throw Error(Code::kTimeout,
                 fmt::format("{} waits to {} {} (tag {}); waited {:.1f} s, the deadline has passed",
-                            options_.names[static_cast<std::size_t>(options_.rank)], what, peer, request.tag,
-                            Seconds(Clock::now() - request.since).count()));
+                            options_.names[static_cast<std::size_t>(options_.rank)], what, peer,
+                            request.tag, Seconds(Clock::now() - request.since).count()));
   };
   for (const auto& [peer, outbox] : outboxes_) {
     for (const Request& request : outbox.requests) check(request, "send to");
@@ -348,7 +359,8 @@ void Messenger::Sleep(std::chrono::milliseconds limit) {
     }
     for (const auto& [peer, inbox] : inboxes_) {
       const bool wanted = !recvs_.empty() || inbox->current();
-      if (wanted && !inbox->held()) fds.push_back({.fd = inbox->fd(), .events = POLLIN, .revents = 0});
+      if (wanted && !inbox->held())
+        fds.push_back({.fd = inbox->fd(), .events = POLLIN, .revents = 0});
     }
   }
   ::poll(fds.data(), fds.size(), static_cast<int>(limit.count()));
@@ -374,12 +386,14 @@ bool Messenger::IdleLocked() const {
   for (const auto& [peer, outbox] : outboxes_) {
     if (!outbox.requests.empty()) return false;
   }
-  return std::none_of(inboxes_.begin(), inboxes_.end(), [](const auto& entry) { return entry.second->current().has_value(); });
+  return std::none_of(inboxes_.begin(), inboxes_.end(),
+                      [](const auto& entry) { return entry.second->current().has_value(); });
 }
 
 void Messenger::DriveInBackground() {
   const std::lock_guard lock(mutex_);
-  if (!thread_.joinable()) thread_ = std::jthread([this](const std::stop_token& stop) { Loop(stop); });
+  if (!thread_.joinable())
+    thread_ = std::jthread([this](const std::stop_token& stop) { Loop(stop); });
   background_ = true;
   posted_.notify_all();
   Wake();

@@ -34,11 +34,12 @@ struct MessengerOptions {
   std::function<void(const Failure&)> on_failure;
 };
 
-/// Messages match by peer and tag, in the order in which they were sent. A message that nobody waits for stays with its
-/// sender, unless the receiver waits for another one behind it: then it is put aside.
+/// Messages match by peer and tag, in the order in which they were sent. A message that nobody
+/// waits for stays with its sender, unless the receiver waits for another one behind it: then it is
+/// put aside.
 ///
-/// Blocking calls move data on the caller's thread; a thread of its own does it while asynchronous calls are pending.
-/// Any thread may call it.
+/// Blocking calls move data on the caller's thread; a thread of its own does it while asynchronous
+/// calls are pending. Any thread may call it.
 class Messenger {
  public:
   explicit Messenger(MessengerOptions options);
@@ -49,10 +50,10 @@ class Messenger {
   /// Wakes waiting threads, so that they look for a failure.
   void Wake();
 
-  std::shared_ptr<Work::State> StartSend(ConstBytes data, int peer, std::uint64_t tag, const Deadline& deadline,
-                                         DoneCallback done);
-  std::shared_ptr<Work::State> StartRecv(Bytes data, int peer, std::uint64_t tag, const Deadline& deadline,
-                                         DoneCallback done);
+  std::shared_ptr<Work::State> StartSend(ConstBytes data, int peer, std::uint64_t tag,
+                                         const Deadline& deadline, DoneCallback done);
+  std::shared_ptr<Work::State> StartRecv(Bytes data, int peer, std::uint64_t tag,
+                                         const Deadline& deadline, DoneCallback done);
   /// Moves data on this thread until `work` has ended.
   void Drive(const Work::State& work);
   /// Has the messenger's own thread move data.
@@ -82,7 +83,8 @@ class Messenger {
     bool connecting = false;  // some thread is making the writer
   };
   class Inbox;
-  using Finished = std::vector<std::pair<std::shared_ptr<Work::State>, std::pair<std::exception_ptr, int>>>;
+  using Finished =
+      std::vector<std::pair<std::shared_ptr<Work::State>, std::pair<std::exception_ptr, int>>>;
 
   void ConnectOutboxes();
   void AdoptLinks();
@@ -104,7 +106,7 @@ class Messenger {
   std::map<int, Outbox> outboxes_;
   std::map<int, std::unique_ptr<Inbox>> inboxes_;
   std::map<int, std::string> closed_;  // peers whose connection has ended, and how
-  std::list<Request> recvs_;         // posted, not yet matched
+  std::list<Request> recvs_;           // posted, not yet matched
   std::list<Unexpected> unexpected_;
   bool background_ = false;
 

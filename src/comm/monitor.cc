@@ -34,13 +34,15 @@ Monitor::Monitor(MonitorOptions options)
           options_.secret,
           [this](const net::Hello& hello) {
             if (hello.job != options_.job || hello.generation != options_.generation) {
-              throw Error(Code::kUnauthenticated,
-                          fmt::format("a process of another group or generation ({}, this one is {}) was refused",
-                                      hello.generation, options_.generation));
+              throw Error(
+                  Code::kUnauthenticated,
+                  fmt::format(
+                      "a process of another group or generation ({}, this one is {}) was refused",
+                      hello.generation, options_.generation));
             }
             if (hello.rank >= static_cast<std::uint32_t>(options_.world)) {
-              throw Error(Code::kUnauthenticated, fmt::format("rank {} is not in this group of {}", hello.rank,
-                                                              options_.world));
+              throw Error(Code::kUnauthenticated, fmt::format("rank {} is not in this group of {}",
+                                                              hello.rank, options_.world));
             }
           },
           [this](net::Acceptor::Connection connection) { TakeConnection(std::move(connection)); }),
@@ -79,9 +81,11 @@ void Monitor::WaitUntilReady(const Deadline& deadline) {
     if (links_.contains(rank)) continue;
     missing += (missing.empty() ? "" : ", ") + options_.names[static_cast<std::size_t>(rank)];
   }
-  throw Error(Code::kTimeout, fmt::format("the group did not form in time: {}",
-                                          options_.rank == 0 ? "no connection from " + missing
-                                                             : std::string("rank 0 did not say that all are there")));
+  throw Error(
+      Code::kTimeout,
+      fmt::format("the group did not form in time: {}",
+                  options_.rank == 0 ? "no connection from " + missing
+                                     : std::string("rank 0 did not say that all are there")));
 }
 
 void Monitor::Fail(const Failure& failure) {
@@ -112,7 +116,8 @@ void Monitor::Wake() {
 
 void Monitor::Loop(const std::stop_token& stop) {
   ::pthread_setname_np(::pthread_self(), "orca-monitor");
-  const auto interval = std::max(options_.peer_timeout / kBeatsPerTimeout, std::chrono::milliseconds(1));
+  const auto interval =
+      std::max(options_.peer_timeout / kBeatsPerTimeout, std::chrono::milliseconds(1));
   auto next_beat = Clock::now();
   std::vector<pollfd> fds;
   std::optional<Deadline> farewell;
@@ -134,9 +139,11 @@ void Monitor::Loop(const std::stop_token& stop) {
       if (!unsent || farewell->Passed()) return;
     }
     auto wake_at = next_beat;
-    if (const auto acceptor_wakes = acceptor_.wake_at()) wake_at = std::min(wake_at, acceptor_wakes->at());
+    if (const auto acceptor_wakes = acceptor_.wake_at())
+      wake_at = std::min(wake_at, acceptor_wakes->at());
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(wake_at - Clock::now());
-    ::poll(fds.data(), fds.size(), static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, interval.count())));
+    ::poll(fds.data(), fds.size(),
+           static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, interval.count())));
     if (fds.front().revents != 0) {
       std::uint64_t count = 0;
       [[maybe_unused]] const auto got = ::read(wake_.get(), &count, sizeof(count));
@@ -161,7 +168,8 @@ void Monitor::TakeConnection(net::Acceptor::Connection connection) {
   }
   const std::lock_guard lock(mutex_);
   const int rank = static_cast<int>(connection.hello.rank);
-  if (options_.rank != 0 || rank == 0 || links_.contains(rank)) return;  // not for us, or a second one: close it
+  if (options_.rank != 0 || rank == 0 || links_.contains(rank))
+    return;  // not for us, or a second one: close it
   AddLink(rank, std::move(connection.socket),
           net::SealedChannel(connection.keys, net::SealedChannel::Side::kServer));
   if (static_cast<int>(links_.size()) == options_.world - 1) {
@@ -172,7 +180,10 @@ void Monitor::TakeConnection(net::Acceptor::Connection connection) {
 }
 
 void Monitor::AddLink(int rank, UniqueFd socket, net::SealedChannel channel) {
-  Link link{.socket = std::move(socket), .channel = std::move(channel), .unsent = {}, .heard = Clock::now()};
+  Link link{.socket = std::move(socket),
+            .channel = std::move(channel),
+            .unsent = {},
+            .heard = Clock::now()};
   if (failed_) Queue(link, Type::kFailed, failure_);
   links_.emplace(rank, std::move(link));
 }
@@ -183,8 +194,9 @@ void Monitor::Read(int rank, Link& link) {
     const auto got = ::recv(link.socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (got <= 0) {
-      LoseLink(rank, link, got == 0 ? "closed its connection: it exited or was killed"
-                                    : fmt::format("is out of reach: {}", std::strerror(errno)));
+      LoseLink(rank, link,
+               got == 0 ? "closed its connection: it exited or was killed"
+                        : fmt::format("is out of reach: {}", std::strerror(errno)));
       return;
     }
     link.heard = Clock::now();
@@ -220,7 +232,8 @@ void Monitor::HandleMessage(int rank, Link& link, std::span<const std::byte> mes
     case Type::kFailed:
       if (message.size() < 2) return;
       FailLocked({.code = static_cast<Code>(message[1]),
-                  .text = std::string(reinterpret_cast<const char*>(message.data()) + 2, message.size() - 2)},
+                  .text = std::string(reinterpret_cast<const char*>(message.data()) + 2,
+                                      message.size() - 2)},
                  rank);
       return;
   }
@@ -233,8 +246,10 @@ void Monitor::Beat() {
     if (!link.socket || link.left) continue;
     if (link.unsent.empty()) Queue(link, Type::kBeat);
     if (const auto silence = now - link.heard; silence > options_.peer_timeout) {
-      LoseLink(rank, link, fmt::format("has been silent for {:.1f} s (limit {:.1f} s): stopped, frozen or cut off",
-                                       Seconds(silence).count(), Seconds(options_.peer_timeout).count()));
+      LoseLink(
+          rank, link,
+          fmt::format("has been silent for {:.1f} s (limit {:.1f} s): stopped, frozen or cut off",
+                      Seconds(silence).count(), Seconds(options_.peer_timeout).count()));
     }
   }
 }
@@ -253,7 +268,8 @@ void Monitor::Queue(Link& link, Type type, const Failure& failure) {
 void Monitor::FlushLinks() {
   for (auto& [rank, link] : links_) {
     while (link.socket && !link.unsent.empty()) {
-      const auto sent = ::send(link.socket.get(), link.unsent.data(), link.unsent.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      const auto sent = ::send(link.socket.get(), link.unsent.data(), link.unsent.size(),
+                               MSG_NOSIGNAL | MSG_DONTWAIT);
       if (sent <= 0) {
         if (sent < 0 && errno != EAGAIN && errno != EINTR) {
           LoseLink(rank, link, fmt::format("is out of reach: {}", std::strerror(errno)));
@@ -270,7 +286,8 @@ void Monitor::LoseLink(int rank, Link& link, const std::string& why) {
   link.unsent.clear();
   if (link.left) return;
   FailLocked({.code = Code::kPeerLost,
-              .text = fmt::format("{} lost {}: it {}", options_.names[static_cast<std::size_t>(options_.rank)],
+              .text = fmt::format("{} lost {}: it {}",
+                                  options_.names[static_cast<std::size_t>(options_.rank)],
                                   options_.names[static_cast<std::size_t>(rank)], why)},
              rank);
 }

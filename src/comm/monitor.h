@@ -41,8 +41,9 @@ struct MonitorOptions {
   std::function<void(net::Acceptor::Connection)> on_connection;
 };
 
-/// One thread a group. Every rank keeps a control connection to rank 0; rank 0 sees who dies (the connection closes) or
-/// falls silent (no heartbeat), and tells all the others. A rank that loses rank 0 gives up by itself.
+/// One thread a group. Every rank keeps a control connection to rank 0; rank 0 sees who dies (the
+/// connection closes) or falls silent (no heartbeat), and tells all the others. A rank that loses
+/// rank 0 gives up by itself.
 ///
 /// Any thread may call it.
 class Monitor {
@@ -60,8 +61,11 @@ class Monitor {
 
   /// Ends the group on all ranks. The first failure wins.
   void Fail(const Failure& failure);
-  /// Whether a rank said that it goes. Rank 0 passes it on; when rank 0 itself has gone, nobody does.
-  bool HasLeft(int rank) const { return left_[static_cast<std::size_t>(rank)].load(std::memory_order_acquire); }
+  /// Whether a rank said that it goes. Rank 0 passes it on; when rank 0 itself has gone, nobody
+  /// does.
+  bool HasLeft(int rank) const {
+    return left_[static_cast<std::size_t>(rank)].load(std::memory_order_acquire);
+  }
   /// Tells the others that this rank goes, and stops the thread. The destructor does it, too.
   void Leave();
 

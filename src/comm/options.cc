@@ -21,11 +21,13 @@ namespace {
 double ParseNumber(std::string_view name, const std::string& value, std::string_view wanted) {
   double number = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
-  if (error != std::errc{} || end != value.data() + value.size() || !std::isfinite(number)) Refuse(name, value, wanted);
+  if (error != std::errc{} || end != value.data() + value.size() || !std::isfinite(number))
+    Refuse(name, value, wanted);
   return number;
 }
 
-void SetSeconds(std::chrono::milliseconds& target, std::string_view name, const std::string& value) {
+void SetSeconds(std::chrono::milliseconds& target, std::string_view name,
+                const std::string& value) {
   constexpr std::string_view kWanted = "a positive number of seconds (at most 1e9)";
   const double seconds = ParseNumber(name, value, kWanted);
   if (seconds < 0.001 || seconds > 1e9) Refuse(name, value, kWanted);
@@ -47,29 +49,41 @@ struct Option {
 // The one list of options that can be given as text.
 constexpr std::array kOptions{
     Option{"timeout", "ORCA_TIMEOUT",
-           [](CommOptions& o, std::string_view n, const std::string& v) { SetSeconds(o.timeout, n, v); }},
+           [](CommOptions& o, std::string_view n, const std::string& v) {
+             SetSeconds(o.timeout, n, v);
+           }},
     Option{"connect_timeout", "ORCA_CONNECT_TIMEOUT",
-           [](CommOptions& o, std::string_view n, const std::string& v) { SetSeconds(o.connect_timeout, n, v); }},
+           [](CommOptions& o, std::string_view n, const std::string& v) {
+             SetSeconds(o.connect_timeout, n, v);
+           }},
     Option{"peer_timeout", "ORCA_PEER_TIMEOUT",
-           [](CommOptions& o, std::string_view n, const std::string& v) { SetSeconds(o.peer_timeout, n, v); }},
+           [](CommOptions& o, std::string_view n, const std::string& v) {
+             SetSeconds(o.peer_timeout, n, v);
+           }},
     Option{"warn_after", "ORCA_WARN_AFTER",
-           [](CommOptions& o, std::string_view n, const std::string& v) { SetSeconds(o.warn_after, n, v); }},
+           [](CommOptions& o, std::string_view n, const std::string& v) {
+             SetSeconds(o.warn_after, n, v);
+           }},
     Option{"transport", "ORCA_TRANSPORT",
            [](CommOptions& o, std::string_view n, const std::string& v) {
              if (!IsTransport(v)) Refuse(n, v, kTransports);
              o.transport = v;
            }},
-    Option{"host", "ORCA_HOST", [](CommOptions& o, std::string_view, const std::string& v) { o.host = v; }},
-    Option{"address", "ORCA_ADDRESS", [](CommOptions& o, std::string_view, const std::string& v) { o.address = v; }},
+    Option{"host", "ORCA_HOST",
+           [](CommOptions& o, std::string_view, const std::string& v) { o.host = v; }},
+    Option{"address", "ORCA_ADDRESS",
+           [](CommOptions& o, std::string_view, const std::string& v) { o.address = v; }},
     Option{"streams", "ORCA_STREAMS",
            [](CommOptions& o, std::string_view n, const std::string& v) {
              const double streams = ParseNumber(n, v, kStreams);
-             if (streams < 0 || streams > kMaxStreams || streams != std::floor(streams)) Refuse(n, v, kStreams);
+             if (streams < 0 || streams > kMaxStreams || streams != std::floor(streams))
+               Refuse(n, v, kStreams);
              o.streams = static_cast<int>(streams);
            }},
     Option{"wire_bf16", "ORCA_WIRE_BF16",
            [](CommOptions& o, std::string_view n, const std::string& v) {
-             if (v != "0" && v != "1" && v != "true" && v != "false") Refuse(n, v, "1, 0, true or false");
+             if (v != "0" && v != "1" && v != "true" && v != "false")
+               Refuse(n, v, "1, 0, true or false");
              o.wire_bf16 = v == "1" || v == "true";
            }},
 };
@@ -109,7 +123,8 @@ void SetOption(CommOptions& options, const std::string& name, const std::string&
     }
     known += (known.empty() ? "" : ", ") + std::string(option.name);
   }
-  throw Error(Code::kInvalidArgument, fmt::format("there is no option {}; there are {}", name, known));
+  throw Error(Code::kInvalidArgument,
+              fmt::format("there is no option {}; there are {}", name, known));
 }
 
 }  // namespace orca::comm

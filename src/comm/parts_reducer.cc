@@ -10,7 +10,8 @@
 namespace orca::comm {
 namespace {
 
-constexpr std::size_t kWindowTotal = std::size_t{8} << 20;  // received and not yet reduced, from all hosts
+constexpr std::size_t kWindowTotal = std::size_t{8}
+                                     << 20;  // received and not yet reduced, from all hosts
 constexpr std::size_t kWindowMin = std::size_t{64} << 10;
 constexpr std::size_t kWindowMax = std::size_t{512} << 10;
 
@@ -36,7 +37,9 @@ bool PartsReducer::Owns(int rank) const {
   return topology_.local_index_of(rank) % group_.local.size() == group_.local.index();
 }
 
-int PartsReducer::Sender(int host) const { return topology_.counterpart(host, topology_.local_index()); }
+int PartsReducer::Sender(int host) const {
+  return topology_.counterpart(host, topology_.local_index());
+}
 
 // Partial results of this host for the ranks of `host`, each left with its local owner.
 void PartsReducer::ReduceLocally(int host) {
@@ -66,7 +69,8 @@ void PartsReducer::PostSends() {
   for (int rank = 0; rank < topology_.world(); ++rank) {
     if (topology_.is_local(rank) || !Owns(rank)) continue;
     ForWindows(Input(rank).size(), window_, [&](std::size_t begin, std::size_t bytes) {
-      group_.mesh.Send(rank, wire_.Pack(partials_[static_cast<std::size_t>(rank)].subspan(begin, bytes)));
+      group_.mesh.Send(rank,
+                       wire_.Pack(partials_[static_cast<std::size_t>(rank)].subspan(begin, bytes)));
     });
   }
 }
@@ -116,9 +120,10 @@ void PartsReducer::AddUp(Window& window, std::size_t begin, std::size_t bytes) {
   }
   if (bytes == 0) return;
   // Factors were applied in the first step.
-  const Reduction reduction{.dtype = call_.dtype,
-                            .op = call_.reduce == ReduceOp::kPreMulSum ? ReduceOp::kSum : call_.reduce,
-                            .divisor = group_.world()};
+  const Reduction reduction{
+      .dtype = call_.dtype,
+      .op = call_.reduce == ReduceOp::kPreMulSum ? ReduceOp::kSum : call_.reduce,
+      .divisor = group_.world()};
   std::byte* const target = parts_.result.data() + begin;
   Reduce(reduction, sources, std::span(&target, 1), bytes / SizeOf(call_.dtype));
 }

@@ -17,13 +17,14 @@ struct PartsReduction {
   std::vector<ConstBytes> inputs;   ///< One a rank.
   const std::byte* base = nullptr;  ///< As in LocalReduction.
   Bytes result;                     ///< Receives this rank's part.
-  /// Called when bytes [begin, end) of the result are final, in ascending order, a window at a time.
+  /// Called when bytes [begin, end) of the result are final, in ascending order, a window at a
+  /// time.
   std::function<void(std::size_t begin, std::size_t end)> on_result;
 };
 
-/// For groups on several hosts. A host first reduces what its own ranks have (local rank i does the parts of the ranks
-/// with local index i on every host), sends the partial results to the ranks that they belong to, and these add up one
-/// partial result a host, in the order of the hosts.
+/// For groups on several hosts. A host first reduces what its own ranks have (local rank i does the
+/// parts of the ranks with local index i on every host), sends the partial results to the ranks
+/// that they belong to, and these add up one partial result a host, in the order of the hosts.
 ///
 /// Holds what is being sent: flush the mesh before it goes.
 class PartsReducer {
@@ -61,8 +62,8 @@ class PartsReducer {
   std::vector<std::vector<std::byte>> unpacked_;
 };
 
-/// Calls step(begin, bytes) for every window of `bytes` bytes; once, with none, when there are none, so that ranks with
-/// nothing to say compare their calls, too.
+/// Calls step(begin, bytes) for every window of `bytes` bytes; once, with none, when there are
+/// none, so that ranks with nothing to say compare their calls, too.
 template <typename Step>
 void ForWindows(std::size_t bytes, std::size_t window, Step step) {
   std::size_t begin = 0;

@@ -61,7 +61,8 @@ class ForeignStore final : public orca::comm::Store {
 
   void Set(const std::string& key, const std::string& value) override {
     OrcaError error{};
-    if (store_.set(store_.context, key.c_str(), value.data(), value.size(), &error) != 0) Throw(error, key);
+    if (store_.set(store_.context, key.c_str(), value.data(), value.size(), &error) != 0)
+      Throw(error, key);
   }
 
   std::string Get(const std::string& key, std::chrono::milliseconds timeout) override {
@@ -70,7 +71,8 @@ class ForeignStore final : public orca::comm::Store {
     const auto receive = [](void* receiver, const void* data, std::size_t size) {
       static_cast<std::string*>(receiver)->assign(static_cast<const char*>(data), size);
     };
-    if (store_.get(store_.context, key.c_str(), timeout.count(), receive, &value, &error) != 0) Throw(error, key);
+    if (store_.get(store_.context, key.c_str(), timeout.count(), receive, &value, &error) != 0)
+      Throw(error, key);
     return value;
   }
 
@@ -85,7 +87,8 @@ class ForeignStore final : public orca::comm::Store {
 
 const std::shared_ptr<orca::comm::Arena>& ProcessArena() {
   // Never destroyed: tensors may outlive everything else.
-  static const auto* const arena = new std::shared_ptr<orca::comm::Arena>(orca::comm::Arena::Create());
+  static const auto* const arena =
+      new std::shared_ptr<orca::comm::Arena>(orca::comm::Arena::Create());
   return *arena;
 }
 
@@ -100,7 +103,8 @@ CommOptions ReadOptions(const OrcaGroup& group) {
     if (line.empty()) continue;
     const auto equals = line.find('=');
     if (equals == std::string::npos) {
-      throw Error(Code::kInvalidArgument, fmt::format("option '{}' is not of the form name=value", line));
+      throw Error(Code::kInvalidArgument,
+                  fmt::format("option '{}' is not of the form name=value", line));
     }
     SetOption(options, line.substr(0, equals), line.substr(equals + 1));
   }
@@ -125,9 +129,10 @@ int Connect(const OrcaGroup* group, OrcaComm** comm, OrcaError* error) {
     if (group->rank == 0 && group->world > 1 && !said.exchange(true)) {
       Log(orca::LogLevel::kInfo,
           fmt::format("{}{}", made->description,
-                      secret_file != nullptr ? ""
-                                             : "; the key came through the launcher's store (ORCA_SECRET_FILE brings "
-                                               "your own)"));
+                      secret_file != nullptr
+                          ? ""
+                          : "; the key came through the launcher's store (ORCA_SECRET_FILE brings "
+                            "your own)"));
     }
     *comm = made.release();
   });
@@ -179,27 +184,35 @@ int Run(OrcaComm* comm, const OrcaCall* call, OrcaError* error) {
 }
 
 int Start(OrcaComm* comm, const OrcaCall* call, OrcaDone done, void* context, OrcaError* error) {
-  return Guard(error, [&] { comm->communicator->Start(ToCollective(*call), ToCallback(done, context)); });
+  return Guard(error,
+               [&] { comm->communicator->Start(ToCollective(*call), ToCallback(done, context)); });
 }
 
-ConstBytes AsConst(OrcaBuffer data) { return {static_cast<const std::byte*>(data.data), data.bytes}; }
+ConstBytes AsConst(OrcaBuffer data) {
+  return {static_cast<const std::byte*>(data.data), data.bytes};
+}
 Bytes AsMutable(OrcaBuffer data) { return {static_cast<std::byte*>(data.data), data.bytes}; }
 
-int StartSend(OrcaComm* comm, OrcaBuffer data, int32_t peer, uint64_t tag, OrcaDone done, void* context,
-              OrcaError* error) {
-  return Guard(error, [&] { comm->communicator->StartSend(AsConst(data), peer, tag, ToCallback(done, context)); });
+int StartSend(OrcaComm* comm, OrcaBuffer data, int32_t peer, uint64_t tag, OrcaDone done,
+              void* context, OrcaError* error) {
+  return Guard(error, [&] {
+    comm->communicator->StartSend(AsConst(data), peer, tag, ToCallback(done, context));
+  });
 }
 
-int StartRecv(OrcaComm* comm, OrcaBuffer data, int32_t peer, uint64_t tag, OrcaDone done, void* context,
-              OrcaError* error) {
-  return Guard(error, [&] { comm->communicator->StartRecv(AsMutable(data), peer, tag, ToCallback(done, context)); });
+int StartRecv(OrcaComm* comm, OrcaBuffer data, int32_t peer, uint64_t tag, OrcaDone done,
+              void* context, OrcaError* error) {
+  return Guard(error, [&] {
+    comm->communicator->StartRecv(AsMutable(data), peer, tag, ToCallback(done, context));
+  });
 }
 
 int Send(OrcaComm* comm, OrcaBuffer data, int32_t peer, uint64_t tag, OrcaError* error) {
   return Guard(error, [&] { comm->communicator->Send(AsConst(data), peer, tag); });
 }
 
-int Recv(OrcaComm* comm, OrcaBuffer data, int32_t peer, uint64_t tag, int32_t* source, OrcaError* error) {
+int Recv(OrcaComm* comm, OrcaBuffer data, int32_t peer, uint64_t tag, int32_t* source,
+         OrcaError* error) {
   return Guard(error, [&] { *source = comm->communicator->Recv(AsMutable(data), peer, tag); });
 }
 
@@ -229,4 +242,6 @@ const OrcaApi kApi{
 
 }  // namespace
 
-const OrcaApi* orca_plugin_api(uint32_t version) { return version == ORCA_PLUGIN_API_VERSION ? &kApi : nullptr; }
+const OrcaApi* orca_plugin_api(uint32_t version) {
+  return version == ORCA_PLUGIN_API_VERSION ? &kApi : nullptr;
+}

@@ -14,7 +14,10 @@ void ReduceAcrossHosts(Group& group, const Collective& call, Bytes data) {
   const bool is_root = call.root == group.topology.rank();
   const Bytes result = is_root ? parts[group.rank()] : Bytes(scratch);
   PartsReducer reducer(group, call,
-                       {.inputs = {parts.begin(), parts.end()}, .base = data.data(), .result = result, .on_result = {}});
+                       {.inputs = {parts.begin(), parts.end()},
+                        .base = data.data(),
+                        .result = result,
+                        .on_result = {}});
   reducer.Run();
   std::vector<ConstBytes> sends(group.world());
   std::vector<Bytes> recvs(group.world());
@@ -36,7 +39,8 @@ void RunReduce(Group& group, const Collective& call) {
   const bool is_root = call.root == group.topology.rank();
   if (data.size() <= LocalGroup::kInlineBytes) {
     if (is_root && !data.empty()) {
-      ReducePayloads(group, {.dtype = call.dtype, .op = call.reduce, .divisor = group.world()}, data, 0);
+      ReducePayloads(group, {.dtype = call.dtype, .op = call.reduce, .divisor = group.world()},
+                     data, 0);
     }
     return;
   }

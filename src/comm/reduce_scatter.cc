@@ -8,7 +8,8 @@ namespace orca::comm {
 
 bool PacksForWire(const Group& group, const Collective& call) {
   return group.wire_bf16 && call.dtype == DType::kFloat32 &&
-         (call.reduce == ReduceOp::kSum || call.reduce == ReduceOp::kAverage || call.reduce == ReduceOp::kPreMulSum);
+         (call.reduce == ReduceOp::kSum || call.reduce == ReduceOp::kAverage ||
+          call.reduce == ReduceOp::kPreMulSum);
 }
 
 void RunReduceScatter(Group& group, const Collective& call) {
@@ -24,7 +25,9 @@ void RunReduceScatter(Group& group, const Collective& call) {
   const std::byte* base = call.inputs.size() == 1 ? call.inputs[0].data() : nullptr;
   if (!group.one_host()) {
     GreetHosts(group);
-    PartsReducer reducer(group, call, {.inputs = std::move(inputs), .base = base, .result = result, .on_result = {}});
+    PartsReducer reducer(
+        group, call,
+        {.inputs = std::move(inputs), .base = base, .result = result, .on_result = {}});
     reducer.Run();
     group.mesh.Flush();
     return;

@@ -7,8 +7,8 @@
 namespace orca::comm {
 namespace {
 
-constexpr std::chrono::milliseconds kGlance(1);    // is it there already?
-constexpr std::chrono::seconds kBadNewsGrace(5);   // for rank 0 to tell the others who is missing
+constexpr std::chrono::milliseconds kGlance(1);   // is it there already?
+constexpr std::chrono::seconds kBadNewsGrace(5);  // for rank 0 to tell the others who is missing
 constexpr char kGood = '+';
 constexpr char kBad = '!';
 
@@ -27,7 +27,8 @@ std::vector<std::string> Split(const std::string& joined, std::size_t offset) {
     try {
       length = std::stoul(joined.substr(offset, colon - offset));
     } catch (const std::exception&) {
-      throw Error(Code::kPeerLost, "the store holds a table that cannot be read; is another program using it?");
+      throw Error(Code::kPeerLost,
+                  "the store holds a table that cannot be read; is another program using it?");
     }
     texts.push_back(joined.substr(colon + 1, length));
     offset = colon + 1 + length;
@@ -52,15 +53,17 @@ std::vector<std::string> Rendezvous::Meet(const std::string& topic, const std::s
     try {
       table = membership_.store->Get(Key(topic), deadline_.Left() + kBadNewsGrace);
     } catch (const Error& error) {
-      throw Error(error.code(), fmt::format("rank {} did not hear from rank 0 while the group formed: {}",
-                                            membership_.rank, error.what()));
+      throw Error(error.code(),
+                  fmt::format("rank {} did not hear from rank 0 while the group formed: {}",
+                              membership_.rank, error.what()));
     }
   }
-  if (table.empty() || table[0] != kGood) throw Error(Code::kTimeout, table.empty() ? "empty table" : table.substr(1));
+  if (table.empty() || table[0] != kGood)
+    throw Error(Code::kTimeout, table.empty() ? "empty table" : table.substr(1));
   auto texts = Split(table, 1);
   if (texts.size() != static_cast<std::size_t>(membership_.world)) {
-    throw Error(Code::kMismatch, fmt::format("rank 0 has a group of {} ranks, rank {} one of {}", texts.size(),
-                                             membership_.rank, membership_.world));
+    throw Error(Code::kMismatch, fmt::format("rank 0 has a group of {} ranks, rank {} one of {}",
+                                             texts.size(), membership_.rank, membership_.world));
   }
   return texts;
 }
@@ -78,8 +81,8 @@ std::string Rendezvous::Collect(const std::string& topic, const std::string& min
     }
   }
   if (missing.empty()) return kGood + Join(texts);
-  return fmt::format("{}the group of {} ranks did not form in time: rank {} did not come", kBad, membership_.world,
-                     missing);
+  return fmt::format("{}the group of {} ranks did not form in time: rank {} did not come", kBad,
+                     membership_.world, missing);
 }
 
 net::Secret Rendezvous::AgreeOnSecret() {
@@ -97,9 +100,10 @@ void CheckCards(const std::vector<Card>& cards) {
   for (std::size_t rank = 1; rank < cards.size(); ++rank) {
     const auto check = [&](const char* what, const std::string& first, const std::string& other) {
       if (first == other) return;
-      throw Error(Code::kFailedPrecondition,
-                  fmt::format("rank 0 and rank {} have different {}: '{}' and '{}'; make them the same", rank, what,
-                              first, other));
+      throw Error(
+          Code::kFailedPrecondition,
+          fmt::format("rank 0 and rank {} have different {}: '{}' and '{}'; make them the same",
+                      rank, what, first, other));
     };
     check("versions of orca", cards[0].version, cards[rank].version);
     check("options", cards[0].options, cards[rank].options);

@@ -11,13 +11,15 @@
 
 namespace orca::comm {
 
-/// The ranks' first meeting: every rank leaves something in the store, rank 0 collects it and publishes the whole, so
-/// that it costs every rank two requests.
+/// The ranks' first meeting: every rank leaves something in the store, rank 0 collects it and
+/// publishes the whole, so that it costs every rank two requests.
 class Rendezvous {
  public:
-  Rendezvous(const Membership& membership, const Deadline& deadline) : membership_(membership), deadline_(deadline) {}
+  Rendezvous(const Membership& membership, const Deadline& deadline)
+      : membership_(membership), deadline_(deadline) {}
 
-  /// Returns what every rank left under `topic`. Throws kTimeout naming the ranks that did not come.
+  /// Returns what every rank left under `topic`. Throws kTimeout naming the ranks that did not
+  /// come.
   std::vector<std::string> Meet(const std::string& topic, const std::string& mine);
   /// The job's secret: the membership's, or one that rank 0 makes and publishes.
   net::Secret AgreeOnSecret();

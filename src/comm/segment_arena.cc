@@ -18,10 +18,13 @@ namespace {
 constexpr std::size_t kAlign = 64;
 constexpr std::size_t kPage = 4096;
 
-std::size_t RoundUp(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
+std::size_t RoundUp(std::size_t bytes, std::size_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
 
-// Ranks read the same place of everybody's array at once. If these were equally far from a page's begin, sixteen of them
-// would compete for the eight places that a first-level cache has for such lines, at half the speed.
+// Ranks read the same place of everybody's array at once. If these were equally far from a page's
+// begin, sixteen of them would compete for the eight places that a first-level cache has for such
+// lines, at half the speed.
 std::size_t Stagger() {
   static std::atomic<std::size_t> segments{0};
   const std::size_t number = segments.fetch_add(1) + static_cast<std::size_t>(::getpid());
@@ -34,7 +37,8 @@ std::shared_ptr<Arena> Arena::Create() { return std::make_shared<SegmentArena>()
 
 void* SegmentArena::Allocate(std::size_t bytes) {
   if (bytes > std::numeric_limits<std::size_t>::max() / 2) {
-    throw Error(Code::kInvalidArgument, fmt::format("an array of {} bytes does not fit any memory", bytes));
+    throw Error(Code::kInvalidArgument,
+                fmt::format("an array of {} bytes does not fit any memory", bytes));
   }
   const std::size_t wanted = RoundUp(std::max<std::size_t>(bytes, 1), kAlign);
   const std::lock_guard lock(mutex_);
@@ -73,9 +77,11 @@ void SegmentArena::Free(void* memory) {
   const auto place = Find(memory, 1);
   const std::lock_guard lock(mutex_);
   Segment* segment = place ? segments_[place->segment].get() : nullptr;
-  const auto used = segment != nullptr ? segment->used.find(place->offset) : std::map<std::size_t, std::size_t>::iterator{};
+  const auto used = segment != nullptr ? segment->used.find(place->offset)
+                                       : std::map<std::size_t, std::size_t>::iterator{};
   if (segment == nullptr || used == segment->used.end()) {
-    throw Error(Code::kInvalidArgument, fmt::format("{} did not come from this arena, or was freed before", memory));
+    throw Error(Code::kInvalidArgument,
+                fmt::format("{} did not come from this arena, or was freed before", memory));
   }
   auto [offset, length] = *used;
   segment->used.erase(used);
@@ -95,7 +101,9 @@ void SegmentArena::Free(void* memory) {
   segment->free.emplace(offset, length);
 }
 
-bool SegmentArena::Contains(const void* memory, std::size_t bytes) const { return Find(memory, bytes).has_value(); }
+bool SegmentArena::Contains(const void* memory, std::size_t bytes) const {
+  return Find(memory, bytes).has_value();
+}
 
 std::optional<SegmentArena::Place> SegmentArena::Find(const void* memory, std::size_t bytes) const {
   const auto address = reinterpret_cast<std::uintptr_t>(memory);
@@ -112,7 +120,8 @@ std::optional<SegmentArena::Place> SegmentArena::Find(const void* memory, std::s
 SegmentArena::Descriptor SegmentArena::segment(std::uint32_t index) const {
   const std::shared_lock lock(mutex_);
   if (index >= segments_.size()) {
-    throw Error(Code::kInvalidArgument, fmt::format("there is no segment {}; the arena has {}", index, segments_.size()));
+    throw Error(Code::kInvalidArgument,
+                fmt::format("there is no segment {}; the arena has {}", index, segments_.size()));
   }
   return {.fd = segments_[index]->memory.fd(), .bytes = segments_[index]->memory.size()};
 }

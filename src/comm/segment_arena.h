@@ -14,8 +14,8 @@
 
 namespace orca::comm {
 
-/// Memory in segments of at least kSegmentBytes, each a memfd. First fit, neighbours are joined when they are freed.
-/// Segments stay until the arena goes, so a peer may keep them mapped.
+/// Memory in segments of at least kSegmentBytes, each a memfd. First fit, neighbours are joined
+/// when they are freed. Segments stay until the arena goes, so a peer may keep them mapped.
 class SegmentArena final : public Arena {
  public:
   static constexpr std::size_t kSegmentBytes = std::size_t{64} << 20;
@@ -31,7 +31,8 @@ class SegmentArena final : public Arena {
 
   /// Where [memory, memory + bytes) lies, if all of it is in one segment.
   std::optional<Place> Find(const void* memory, std::size_t bytes) const;
-  /// The descriptor and size of a segment, for a peer; throws kInvalidArgument when there is no such segment.
+  /// The descriptor and size of a segment, for a peer; throws kInvalidArgument when there is no
+  /// such segment.
   struct Descriptor {
     int fd = -1;
     std::uint64_t bytes = 0;
@@ -48,7 +49,7 @@ class SegmentArena final : public Arena {
 
   static void* Take(Segment& segment, std::size_t bytes);
 
-  mutable std::shared_mutex mutex_;                     // guards all below
+  mutable std::shared_mutex mutex_;  // guards all below
   std::vector<std::unique_ptr<Segment>> segments_;
   std::map<std::uintptr_t, std::uint32_t> by_address_;  // first byte to segment
 };

@@ -11,7 +11,8 @@
 namespace orca::comm {
 
 std::string Card::Encode() const {
-  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n", version, options, host, host_name, pid, unix_name, cpus.to_string());
+  return fmt::format("{}\n{}\n{}\n{}\n{}\n{}\n{}\n", version, options, host, host_name, pid,
+                     unix_name, cpus.to_string());
 }
 
 Card Card::Decode(const std::string& text) {
@@ -30,7 +31,9 @@ Card Card::Decode(const std::string& text) {
     card.pid = std::stoll(pid);
     card.cpus = CpuSet(cpus);
   } catch (const std::exception&) {
-    throw Error(Code::kPeerLost, "a rank published a card that cannot be read; use the same version of orca everywhere");
+    throw Error(
+        Code::kPeerLost,
+        "a rank published a card that cannot be read; use the same version of orca everywhere");
   }
   return card;
 }

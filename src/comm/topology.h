@@ -24,7 +24,8 @@ struct Card {
   static Card Decode(const std::string& text);
 };
 
-/// The ranks of a group by host. Hosts are in the order of their lowest rank; ranks of a host ascend.
+/// The ranks of a group by host. Hosts are in the order of their lowest rank; ranks of a host
+/// ascend.
 class Topology {
  public:
   Topology() = default;
@@ -41,7 +42,9 @@ class Topology {
   int host() const { return host_of(rank_); }
   int host_of(int rank) const { return host_of_[static_cast<std::size_t>(rank)]; }
   /// The ranks on `host`, by local index.
-  const std::vector<int>& ranks_on(int host) const { return ranks_[static_cast<std::size_t>(host)]; }
+  const std::vector<int>& ranks_on(int host) const {
+    return ranks_[static_cast<std::size_t>(host)];
+  }
   const std::vector<int>& local_ranks() const { return ranks_on(host()); }
   int local_index() const { return local_index_of(rank_); }
   int local_index_of(int rank) const { return local_index_of_[static_cast<std::size_t>(rank)]; }

@@ -23,22 +23,24 @@ std::size_t SizeOf(DType dtype) {
 }
 
 const char* Name(DType dtype) {
-  static constexpr const char* kNames[kDTypeCount] = {"float64", "float32", "float16", "bfloat16", "int8",
-                                                      "int16",   "int32",   "int64",   "uint8",    "bool"};
+  static constexpr const char* kNames[kDTypeCount] = {"float64", "float32", "float16", "bfloat16",
+                                                      "int8",    "int16",   "int32",   "int64",
+                                                      "uint8",   "bool"};
   const auto index = static_cast<unsigned>(dtype);
   return index < kDTypeCount ? kNames[index] : "unknown type";
 }
 
 const char* Name(ReduceOp op) {
-  static constexpr const char* kNames[kReduceOpCount] = {"sum", "average", "product", "min", "max",
-                                                         "bitand", "bitor", "bitxor", "premulsum"};
+  static constexpr const char* kNames[kReduceOpCount] = {
+      "sum", "average", "product", "min", "max", "bitand", "bitor", "bitxor", "premulsum"};
   const auto index = static_cast<unsigned>(op);
   return index < kReduceOpCount ? kNames[index] : "unknown operator";
 }
 
 const char* Name(Op op) {
-  static constexpr const char* kNames[kOpCount] = {"barrier",        "allreduce", "reduce", "broadcast", "allgather",
-                                                   "reduce_scatter", "alltoall",  "gather", "scatter"};
+  static constexpr const char* kNames[kOpCount] = {"barrier",   "allreduce", "reduce",
+                                                   "broadcast", "allgather", "reduce_scatter",
+                                                   "alltoall",  "gather",    "scatter"};
   const auto index = static_cast<unsigned>(op);
   return index < kOpCount ? kNames[index] : "unknown operation";
 }

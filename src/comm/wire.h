@@ -21,8 +21,8 @@ class Wire {
   ConstBytes Pack(ConstBytes values) {
     if (!packs_) return values;
     const Bytes packed = Scratch(values.size() / 2);
-    PackBFloat16(reinterpret_cast<const float*>(values.data()), reinterpret_cast<std::uint16_t*>(packed.data()),
-                 values.size() / sizeof(float));
+    PackBFloat16(reinterpret_cast<const float*>(values.data()),
+                 reinterpret_cast<std::uint16_t*>(packed.data()), values.size() / sizeof(float));
     return packed;
   }
   /// Where to receive what becomes `values`.
@@ -30,8 +30,8 @@ class Wire {
   /// Turns what was received into `values`.
   void Unpack(ConstBytes received, Bytes values) const {
     if (!packs_) return;
-    UnpackBFloat16(reinterpret_cast<const std::uint16_t*>(received.data()), reinterpret_cast<float*>(values.data()),
-                   values.size() / sizeof(float));
+    UnpackBFloat16(reinterpret_cast<const std::uint16_t*>(received.data()),
+                   reinterpret_cast<float*>(values.data()), values.size() / sizeof(float));
   }
   bool packs() const { return packs_; }
 

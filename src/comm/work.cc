@@ -30,9 +30,11 @@ void Work::Wait(std::chrono::milliseconds timeout) const {
     if (timeout.count() == 0) {
       state_->changed.wait(lock, done);  // the call itself has a deadline
     } else if (!state_->changed.wait_for(lock, timeout, done)) {
-      throw Error(Code::kTimeout,
-                  fmt::format("the call has not ended after {} ms; it goes on, wait again or abort the group",
-                              timeout.count()));
+      throw Error(
+          Code::kTimeout,
+          fmt::format(
+              "the call has not ended after {} ms; it goes on, wait again or abort the group",
+              timeout.count()));
     }
   }
   if (state_->failure) std::rethrow_exception(state_->failure);

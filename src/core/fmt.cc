@@ -1,5 +1,5 @@
-// The compiled part of fmt, here once instead of in every file: its library is no dependency of the package, and its
-// header-only mode would cost three seconds a file.
+// The compiled part of fmt, here once instead of in every file: its library is no dependency of the
+// package, and its header-only mode would cost three seconds a file.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

@@ -1,5 +1,3 @@
-#include "orca/core/host.h"
-
 #include <fmt/format.h>
 #include <pthread.h>
 #include <sched.h>
@@ -19,6 +17,7 @@
 #include <vector>
 
 #include "orca/core/error.h"
+#include "orca/core/host.h"
 
 namespace orca {
 namespace {
@@ -40,7 +39,8 @@ std::optional<std::size_t> ReadNumber(const std::string& path) {
   }
 }
 
-// The folders of this process's cgroup for `controller`, innermost first: a limit may sit on any of them.
+// The folders of this process's cgroup for `controller`, innermost first: a limit may sit on any of
+// them.
 std::vector<std::string> CgroupFolders(const std::string& controller) {
   std::ifstream file("/proc/self/cgroup");
   std::string line;
@@ -79,7 +79,8 @@ std::string HostIdentity() {
   std::array<char, 64> name{};
   const auto length = ::readlink("/proc/self/ns/net", name.data(), name.size() - 1);
   const std::string network(name.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
-  return fmt::format("{}/{}/{}", ReadFirstLine("/proc/sys/kernel/random/boot_id"), network, ::getuid());
+  return fmt::format("{}/{}/{}", ReadFirstLine("/proc/sys/kernel/random/boot_id"), network,
+                     ::getuid());
 }
 
 std::string HostName() {
@@ -148,13 +149,15 @@ MemoryLeft AvailableMemory() {
     std::ifstream stat(folder + "/memory.stat");
     std::size_t value = 0;
     while (stat >> key >> value) {
-      if (key == "inactive_file" || key == "total_inactive_file") reclaimable = std::max(reclaimable, value);
+      if (key == "inactive_file" || key == "total_inactive_file")
+        reclaimable = std::max(reclaimable, value);
     }
     const std::size_t kept = *used > reclaimable ? *used - reclaimable : 0;
     const std::size_t bytes = *limit > kept ? *limit - kept : 0;
     if (bytes < left.bytes) {
-      left = {.bytes = bytes,
-              .limit = fmt::format("the cgroup's memory limit of {} ({})", HumanBytes(*limit), folder)};
+      left = {
+          .bytes = bytes,
+          .limit = fmt::format("the cgroup's memory limit of {} ({})", HumanBytes(*limit), folder)};
     }
   }
   return left;
@@ -164,8 +167,8 @@ void CheckMemoryFor(std::size_t bytes, const std::string& what) {
   const MemoryLeft left = AvailableMemory();
   if (bytes <= left.bytes) return;
   throw Error(Code::kResourceExhausted,
-              fmt::format("{} needs {} of memory, but {} leaves {}; use less or raise the limit", what,
-                          HumanBytes(bytes), left.limit, HumanBytes(left.bytes)));
+              fmt::format("{} needs {} of memory, but {} leaves {}; use less or raise the limit",
+                          what, HumanBytes(bytes), left.limit, HumanBytes(left.bytes)));
 }
 
 std::string DescribeLimitError(int error) {
@@ -173,15 +176,17 @@ std::string DescribeLimitError(int error) {
   switch (error) {
     case EMFILE:
       ::getrlimit(RLIMIT_NOFILE, &limit);
-      return fmt::format("this process may open {} files (RLIMIT_NOFILE) and has; raise it with 'ulimit -n'",
-                         limit.rlim_cur);
+      return fmt::format(
+          "this process may open {} files (RLIMIT_NOFILE) and has; raise it with 'ulimit -n'",
+          limit.rlim_cur);
     case ENFILE:
       return fmt::format("the system may open {} files (fs.file-max) and has; raise it with sysctl",
                          ReadFirstLine("/proc/sys/fs/file-max"));
     case EAGAIN:
       ::getrlimit(RLIMIT_NPROC, &limit);
       return fmt::format(
-          "no more processes or threads: RLIMIT_NPROC is {}, kernel.threads-max {}, the cgroup's pids.max may be "
+          "no more processes or threads: RLIMIT_NPROC is {}, kernel.threads-max {}, the cgroup's "
+          "pids.max may be "
           "lower; raise it with 'ulimit -u'",
           limit.rlim_cur, ReadFirstLine("/proc/sys/kernel/threads-max"));
     default:
@@ -191,8 +196,8 @@ std::string DescribeLimitError(int error) {
 
 std::uint64_t ForkCount() {
   // Registered on first use, which is before any object that asks.
-  [[maybe_unused]] static const int registered =
-      ::pthread_atfork(nullptr, nullptr, [] { fork_count.fetch_add(1, std::memory_order_relaxed); });
+  [[maybe_unused]] static const int registered = ::pthread_atfork(
+      nullptr, nullptr, [] { fork_count.fetch_add(1, std::memory_order_relaxed); });
   return fork_count.load(std::memory_order_relaxed);
 }
 

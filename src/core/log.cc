@@ -25,7 +25,8 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
 }
 
 std::unique_ptr<spdlog::logger> MakeLogger() {
-  auto logger = std::make_unique<spdlog::logger>("orca", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  auto logger =
+      std::make_unique<spdlog::logger>("orca", std::make_shared<spdlog::sinks::stderr_sink_mt>());
   logger->set_pattern("%n: %v");
   const char* wanted = std::getenv("ORCA_LOG");
   const std::string level = wanted == nullptr ? "info" : wanted;

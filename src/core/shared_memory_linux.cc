@@ -20,9 +20,10 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 std::byte* MapOrThrow(int fd, std::size_t bytes) {
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (data == MAP_FAILED) {
-    throw Error(Code::kResourceExhausted,
-                fmt::format("cannot map {} bytes of shared memory: {}; free address space or memory", bytes,
-                            std::strerror(errno)));
+    throw Error(
+        Code::kResourceExhausted,
+        fmt::format("cannot map {} bytes of shared memory: {}; free address space or memory", bytes,
+                    std::strerror(errno)));
   }
   return static_cast<std::byte*>(data);
 }
@@ -36,11 +37,12 @@ SharedMemory SharedMemory::Create(const std::string& label, std::size_t bytes) {
                 fmt::format("cannot make shared memory: {}", DescribeLimitError(errno)));
   }
   if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
-    throw Error(Code::kResourceExhausted,
-                fmt::format("cannot make {} bytes of shared memory: {}", bytes, std::strerror(errno)));
+    throw Error(Code::kResourceExhausted, fmt::format("cannot make {} bytes of shared memory: {}",
+                                                      bytes, std::strerror(errno)));
   }
   if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
-    throw Error(Code::kInternal, fmt::format("cannot seal shared memory: {}", std::strerror(errno)));
+    throw Error(Code::kInternal,
+                fmt::format("cannot seal shared memory: {}", std::strerror(errno)));
   }
   std::byte* data = MapOrThrow(fd.get(), bytes);
   return SharedMemory(std::move(fd), data, bytes);
@@ -49,11 +51,13 @@ SharedMemory SharedMemory::Create(const std::string& label, std::size_t bytes) {
 SharedMemory SharedMemory::Map(UniqueFd fd, std::size_t bytes) {
   struct stat info {};
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
-  if (::fstat(fd.get(), &info) != 0 || static_cast<std::size_t>(info.st_size) != bytes || seals < 0 ||
-      (seals & F_SEAL_SHRINK) == 0) {
-    throw Error(Code::kPeerLost,
-                fmt::format("a peer handed over {} bytes of shared memory where {} sealed ones were expected",
-                            info.st_size, bytes));
+  if (::fstat(fd.get(), &info) != 0 || static_cast<std::size_t>(info.st_size) != bytes ||
+      seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+    throw Error(
+        Code::kPeerLost,
+        fmt::format(
+            "a peer handed over {} bytes of shared memory where {} sealed ones were expected",
+            info.st_size, bytes));
   }
   // The mapping keeps the memory; ranks that map hundreds of peers' segments save the descriptors.
   return SharedMemory(UniqueFd(), MapOrThrow(fd.get(), bytes), bytes);

@@ -1,6 +1,6 @@
-#include "orca/core/unique_fd.h"
-
 #include <unistd.h>
+
+#include "orca/core/unique_fd.h"
 
 namespace orca {
 

@@ -23,8 +23,9 @@ enum class DType : std::uint8_t {
 };
 inline constexpr int kDTypeCount = 10;
 
-/// How elements of several ranks become one. float16 and bfloat16 accumulate in float32; sums run in the order of
-/// the ranks, so every rank gets the same bits. Integer averages truncate towards zero. Min and max keep NaN.
+/// How elements of several ranks become one. float16 and bfloat16 accumulate in float32; sums run
+/// in the order of the ranks, so every rank gets the same bits. Integer averages truncate towards
+/// zero. Min and max keep NaN.
 enum class ReduceOp : std::uint8_t {
   kSum = 0,
   kAverage = 1,
@@ -34,7 +35,8 @@ enum class ReduceOp : std::uint8_t {
   kBitAnd = 5,
   kBitOr = 6,
   kBitXor = 7,
-  kPreMulSum = 8,  ///< Every rank's elements are multiplied by that rank's factor, then summed. Floats only.
+  kPreMulSum =
+      8,  ///< Every rank's elements are multiplied by that rank's factor, then summed. Floats only.
 };
 inline constexpr int kReduceOpCount = 9;
 
@@ -58,7 +60,8 @@ ORCA_API const char* Name(DType dtype);
 ORCA_API const char* Name(ReduceOp op);
 ORCA_API const char* Name(Op op);
 
-/// Whether `op` is defined for `dtype`: bitwise operators want integers or bool, a factor wants floats.
+/// Whether `op` is defined for `dtype`: bitwise operators want integers or bool, a factor wants
+/// floats.
 ORCA_API bool Supports(ReduceOp op, DType dtype);
 
 }  // namespace orca::comm

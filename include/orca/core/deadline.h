@@ -6,13 +6,15 @@
 
 namespace orca {
 
-/// Made once at the start of an operation and handed down, so that the parts share one limit. Clock jumps do not
-/// matter: it counts on the monotonic clock.
+/// Made once at the start of an operation and handed down, so that the parts share one limit. Clock
+/// jumps do not matter: it counts on the monotonic clock.
 class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
 
-  static Deadline After(std::chrono::milliseconds timeout) { return Deadline(Clock::now() + timeout); }
+  static Deadline After(std::chrono::milliseconds timeout) {
+    return Deadline(Clock::now() + timeout);
+  }
 
   bool Passed() const { return Clock::now() >= at_; }
   /// What is left, never negative.

@@ -9,8 +9,8 @@ namespace orca {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
-/// Writes one line ("orca: ..."), if `level` is at least ORCA_LOG (debug, info, warning, error; default info).
-/// Any thread.
+/// Writes one line ("orca: ..."), if `level` is at least ORCA_LOG (debug, info, warning, error;
+/// default info). Any thread.
 ORCA_API void Log(LogLevel level, std::string_view message);
 
 }  // namespace orca

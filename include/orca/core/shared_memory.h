@@ -10,15 +10,18 @@
 
 namespace orca {
 
-/// A mapping of a memfd: shared memory without a name, so nothing is left behind when its users die.
+/// A mapping of a memfd: shared memory without a name, so nothing is left behind when its users
+/// die.
 ///
-/// Pages are taken when they are first touched. The size is sealed: a peer cannot shrink it under us (SIGBUS).
+/// Pages are taken when they are first touched. The size is sealed: a peer cannot shrink it under
+/// us (SIGBUS).
 class ORCA_API SharedMemory {
  public:
-  /// Makes and maps `bytes` of zeroes. `label` shows in /proc/PID/maps. Throws kResourceExhausted when descriptors or
-  /// address space run out; it does not reserve memory (see CheckMemoryFor).
+  /// Makes and maps `bytes` of zeroes. `label` shows in /proc/PID/maps. Throws kResourceExhausted
+  /// when descriptors or address space run out; it does not reserve memory (see CheckMemoryFor).
   static SharedMemory Create(const std::string& label, std::size_t bytes);
-  /// Maps memory that another process made; throws kPeerLost unless it is sealed and exactly `bytes` long.
+  /// Maps memory that another process made; throws kPeerLost unless it is sealed and exactly
+  /// `bytes` long.
   static SharedMemory Map(UniqueFd fd, std::size_t bytes);
 
   SharedMemory() = default;

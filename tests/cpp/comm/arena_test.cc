@@ -24,7 +24,8 @@ std::uintptr_t AddressOf(const void* memory) { return reinterpret_cast<std::uint
 
 TEST(ArenaTest, MemoryIsAlignedToCacheLinesAndZeroAtFirst) {
   const auto arena = Arena::Create();
-  for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{63}, std::size_t{65}, std::size_t{10'000}}) {
+  for (const std::size_t bytes :
+       {std::size_t{0}, std::size_t{1}, std::size_t{63}, std::size_t{65}, std::size_t{10'000}}) {
     auto* memory = static_cast<std::byte*>(arena->Allocate(bytes));
     EXPECT_EQ(AddressOf(memory) % 64, 0u);
     EXPECT_EQ(std::count(memory, memory + bytes, std::byte{0}), static_cast<std::ptrdiff_t>(bytes));
@@ -70,16 +71,20 @@ TEST(ArenaTest, WhatDidNotComeFromItOrWasFreedBeforeIsRefused) {
   const auto arena = Arena::Create();
   auto* memory = static_cast<std::byte*>(arena->Allocate(1000));
   int outside = 0;
-  EXPECT_THAT(ErrorOf([&] { arena->Free(&outside); }), IsError(Code::kInvalidArgument, HasSubstr("did not come")));
-  EXPECT_THAT(ErrorOf([&] { arena->Free(memory + 64); }), IsError(Code::kInvalidArgument, HasSubstr("did not come")));
+  EXPECT_THAT(ErrorOf([&] { arena->Free(&outside); }),
+              IsError(Code::kInvalidArgument, HasSubstr("did not come")));
+  EXPECT_THAT(ErrorOf([&] { arena->Free(memory + 64); }),
+              IsError(Code::kInvalidArgument, HasSubstr("did not come")));
   arena->Free(memory);
-  EXPECT_THAT(ErrorOf([&] { arena->Free(memory); }), IsError(Code::kInvalidArgument, HasSubstr("freed before")));
+  EXPECT_THAT(ErrorOf([&] { arena->Free(memory); }),
+              IsError(Code::kInvalidArgument, HasSubstr("freed before")));
   EXPECT_NO_THROW(arena->Free(nullptr));
 }
 
 TEST(ArenaTest, F25AnImpossibleSizeIsRefusedBeforeAnythingIsTouched) {
   const auto arena = Arena::Create();
-  EXPECT_THAT(ErrorOf([&] { arena->Allocate(~std::size_t{0}); }), IsError(Code::kInvalidArgument, HasSubstr("bytes")));
+  EXPECT_THAT(ErrorOf([&] { arena->Allocate(~std::size_t{0}); }),
+              IsError(Code::kInvalidArgument, HasSubstr("bytes")));
   EXPECT_THAT(ErrorOf([&] { arena->Allocate(std::size_t{1} << 50); }),
               IsError(Code::kResourceExhausted, HasSubstr("1.0 PiB")));
   EXPECT_NE(arena->Allocate(100), nullptr);
@@ -95,19 +100,22 @@ TEST(ArenaTest, RandomUseNeverOverlapsAndKeepsEveryByte) {
   };
   std::map<std::uintptr_t, Block> blocks;  // the model
   const auto check = [](const Block& block) {
-    return std::count(block.data, block.data + block.size, block.mark) == static_cast<std::ptrdiff_t>(block.size);
+    return std::count(block.data, block.data + block.size, block.mark) ==
+           static_cast<std::ptrdiff_t>(block.size);
   };
   for (int step = 0; step < 5000; ++step) {
     if (blocks.size() < 50 || random() % 2 == 0) {
       const std::size_t size = random() % 4 == 0 ? random() % 100'000 : random() % 300;
-      Block block{static_cast<std::byte*>(arena->Allocate(size)), size, static_cast<std::byte>(random())};
+      Block block{static_cast<std::byte*>(arena->Allocate(size)), size,
+                  static_cast<std::byte>(random())};
       const auto next = blocks.lower_bound(AddressOf(block.data));
       if (next != blocks.end()) {
         ASSERT_LE(AddressOf(block.data) + std::max<std::size_t>(size, 1), next->first);
       }
       if (next != blocks.begin()) {
         const Block& before = std::prev(next)->second;
-        ASSERT_LE(AddressOf(before.data) + std::max<std::size_t>(before.size, 1), AddressOf(block.data));
+        ASSERT_LE(AddressOf(before.data) + std::max<std::size_t>(before.size, 1),
+                  AddressOf(block.data));
       }
       std::fill_n(block.data, size, block.mark);
       blocks.emplace(AddressOf(block.data), block);
@@ -143,7 +151,8 @@ TEST(ArenaTest, ManyThreadsUseItAtOnce) {
         EXPECT_TRUE(arena->Contains(mine.back().first, size));
         if (mine.size() < 20) continue;
         const auto& [data, bytes] = mine[random() % mine.size()];
-        EXPECT_EQ(std::count(data, data + bytes, static_cast<std::byte>(t)), static_cast<std::ptrdiff_t>(bytes));
+        EXPECT_EQ(std::count(data, data + bytes, static_cast<std::byte>(t)),
+                  static_cast<std::ptrdiff_t>(bytes));
         arena->Free(mine.front().first);
         mine.erase(mine.begin());
       }
@@ -160,7 +169,8 @@ TEST(SegmentArenaTest, NamesItsSegmentsForPeers) {
   const auto descriptor = arena.segment(place->segment);
   EXPECT_GE(descriptor.fd, 0);
   EXPECT_EQ(descriptor.bytes, SegmentArena::kSegmentBytes);
-  EXPECT_THAT(ErrorOf([&] { arena.segment(7); }), IsError(Code::kInvalidArgument, HasSubstr("no segment 7")));
+  EXPECT_THAT(ErrorOf([&] { arena.segment(7); }),
+              IsError(Code::kInvalidArgument, HasSubstr("no segment 7")));
 }
 
 }  // namespace

@@ -16,10 +16,10 @@ namespace orca::comm {
 namespace {
 
 using testing::BytesOf;
-using testing::Layout;
-using testing::Seat;
 using ::testing::Each;
 using ::testing::HasSubstr;
+using testing::Layout;
+using testing::Seat;
 
 class AsyncTest : public ::testing::TestWithParam<Layout> {};
 
@@ -31,11 +31,12 @@ TEST_P(AsyncTest, ManyCallsInFlightEndInTheirOrderEachWithOneCallback) {
     std::vector<int> order;  // written by the engine's thread, read after the last Wait
     std::vector<Work> works;
     for (int i = 0; i < kCalls; ++i) {
-      works.push_back(comm.Start(Collective::AllReduce(AsBytes(data[static_cast<std::size_t>(i)]), DType::kInt32),
-                                 [&order, i](std::exception_ptr error, int) {
-                                   EXPECT_FALSE(error);
-                                   order.push_back(i);
-                                 }));
+      works.push_back(comm.Start(
+          Collective::AllReduce(AsBytes(data[static_cast<std::size_t>(i)]), DType::kInt32),
+          [&order, i](std::exception_ptr error, int) {
+            EXPECT_FALSE(error);
+            order.push_back(i);
+          }));
     }
     int blocking = comm.rank();
     comm.AllReduce(BytesOf(blocking), DType::kInt32);  // runs after all of them
@@ -45,7 +46,8 @@ TEST_P(AsyncTest, ManyCallsInFlightEndInTheirOrderEachWithOneCallback) {
       EXPECT_TRUE(works[static_cast<std::size_t>(i)].Done());
       EXPECT_THAT(data[static_cast<std::size_t>(i)], Each(3 * i));
     }
-    // Callbacks come after the waiters are woken, so the last one may still run: the group's end waits for it.
+    // Callbacks come after the waiters are woken, so the last one may still run: the group's end
+    // waits for it.
     comm.Barrier();
     Work last = comm.Start(Collective::Barrier());
     last.Wait();
@@ -77,7 +79,8 @@ TEST_P(AsyncTest, StartDoesNotWaitForAPeer) {
     std::vector<std::vector<int>> data(20, std::vector<int>(100'000, 1));
     std::vector<Work> works;
     if (comm.rank() == 1) started.wait();
-    for (auto& values : data) works.push_back(comm.Start(Collective::AllReduce(AsBytes(values), DType::kInt32)));
+    for (auto& values : data)
+      works.push_back(comm.Start(Collective::AllReduce(AsBytes(values), DType::kInt32)));
     std::vector<int> message(1'000'000, comm.rank());
     std::vector<int> received(1'000'000);
     works.push_back(comm.StartSend(AsBytes(message), 1 - comm.rank()));
@@ -96,8 +99,10 @@ TEST_P(AsyncTest, StartDoesNotWaitForAPeer) {
 TEST_P(AsyncTest, CrossingOrdersOnTwoGroupsDoNotDeadlock) {
   const auto store = NewMemoryStore();
   const auto errors = testing::RunThreads(2, [&](int rank) {
-    const auto a = Join(Seat{.rank = rank, .world = 2, .layout = GetParam(), .store = store, .group = "a"});
-    const auto b = Join(Seat{.rank = rank, .world = 2, .layout = GetParam(), .store = store, .group = "b"});
+    const auto a =
+        Join(Seat{.rank = rank, .world = 2, .layout = GetParam(), .store = store, .group = "a"});
+    const auto b =
+        Join(Seat{.rank = rank, .world = 2, .layout = GetParam(), .store = store, .group = "b"});
     for (int round = 0; round < 20; ++round) {
       std::vector<int> first(30'000, 1);
       std::vector<int> second(30'000, 2);
@@ -150,9 +155,11 @@ TEST_P(AsyncTest, SeveralGroupsShareOneArenaInOneProcess) {
 TEST_P(AsyncTest, ASubgroupWorksBesideTheGroupThatHoldsIt) {
   const auto store = NewMemoryStore();
   const auto errors = testing::RunThreads(4, [&](int rank) {
-    const auto all = Join(Seat{.rank = rank, .world = 4, .layout = GetParam(), .store = store, .group = "all"});
+    const auto all =
+        Join(Seat{.rank = rank, .world = 4, .layout = GetParam(), .store = store, .group = "all"});
     const std::string name = rank % 2 == 0 ? "even" : "odd";
-    const auto half = Join(Seat{.rank = rank / 2, .world = 2, .layout = GetParam(), .store = store, .group = name});
+    const auto half = Join(
+        Seat{.rank = rank / 2, .world = 2, .layout = GetParam(), .store = store, .group = name});
     int whole_sum = rank;
     int half_sum = rank;
     all->AllReduce(BytesOf(whole_sum), DType::kInt32);

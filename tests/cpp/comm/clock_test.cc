@@ -54,8 +54,10 @@ TEST(ClockInsideTest, F28CollectivesGoOnWhenTheWallClockJumps) {
 }
 
 TEST(ClockTest, F28AJumpOfAnHourEitherWayChangesNothing) {
-  if (testing::kSanitized) GTEST_SKIP() << "sanitizers and libfaketime both want to be loaded first";
-  if (!std::filesystem::exists(kFaketime)) GTEST_SKIP() << kFaketime << " is not installed (Debian: libfaketime)";
+  if (testing::kSanitized)
+    GTEST_SKIP() << "sanitizers and libfaketime both want to be loaded first";
+  if (!std::filesystem::exists(kFaketime))
+    GTEST_SKIP() << kFaketime << " is not installed (Debian: libfaketime)";
   const std::string file = ::testing::TempDir() + "orca-clock-" + std::to_string(::getpid());
   std::ofstream(file) << "+0" << std::flush;
   testing::Child child([&](const testing::Voice&) {

@@ -13,15 +13,17 @@
 namespace orca::comm {
 namespace {
 
+using ::testing::AllOf;
 using testing::Clock;
+using ::testing::HasSubstr;
 using testing::Layout;
 using testing::Outcome;
 using testing::RankProcesses;
 using testing::Voice;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
-constexpr std::chrono::seconds kSafety(testing::kSanitized ? 15 : 5);  // O6: the goal is 1 s; this machine is shared
+constexpr std::chrono::seconds kSafety(testing::kSanitized
+                                           ? 15
+                                           : 5);  // O6: the goal is 1 s; this machine is shared
 
 // Runs all-reduces until the group ends, and says which one it begins.
 void ReduceForEver(Communicator& comm, const Voice& voice) {
@@ -42,8 +44,10 @@ class DeathTest : public ::testing::TestWithParam<Layout> {
   }
 
   // O6 and O7: every survivor names the victim, soon.
-  void ExpectNamed(RankProcesses& ranks, int victim, Clock::time_point since, std::chrono::milliseconds limit) {
-    const std::string name = "rank " + std::to_string(victim) + " (host " + GetParam().host(victim) + ", pid " +
+  void ExpectNamed(RankProcesses& ranks, int victim, Clock::time_point since,
+                   std::chrono::milliseconds limit) {
+    const std::string name = "rank " + std::to_string(victim) + " (host " +
+                             GetParam().host(victim) + ", pid " +
                              std::to_string(ranks.child(victim).pid()) + ")";
     Clock::time_point last = since;
     for (int rank = 0; rank < kWorld; ++rank) {
@@ -54,8 +58,8 @@ class DeathTest : public ::testing::TestWithParam<Layout> {
       last = std::max(last, outcome.at);
     }
     EXPECT_LT(last - since, limit);
-    std::printf("[ O6       ] %s, rank %d: all survivors knew after %s\n", GetParam().name.c_str(), victim,
-                testing::Elapsed(since, last).c_str());
+    std::printf("[ O6       ] %s, rank %d: all survivors knew after %s\n", GetParam().name.c_str(),
+                victim, testing::Elapsed(since, last).c_str());
   }
 
   // Lets one rank meet its end in the middle of all-reduces.
@@ -78,9 +82,10 @@ TEST_P(DeathTest, F01SigkillInMidCollectiveIsNamedByEverySurvivor) {
 
 TEST_P(DeathTest, F05ASilentRankIsNamedWithinThePeerTimeout) {
   for (const int victim : {0, 2}) {
-    StrikeInMidCollective(victim, SIGSTOP, kSafety + std::chrono::seconds(1), [](CommOptions& options) {
-      options.peer_timeout = std::chrono::milliseconds(testing::kSanitized ? 3000 : 1000);
-    });
+    StrikeInMidCollective(
+        victim, SIGSTOP, kSafety + std::chrono::seconds(1), [](CommOptions& options) {
+          options.peer_timeout = std::chrono::milliseconds(testing::kSanitized ? 3000 : 1000);
+        });
   }
 }
 
@@ -91,16 +96,17 @@ void KeepNoCore() {
 
 TEST_P(DeathTest, F02ACrashInUserCodeIsNamedByEverySurvivor) {
   for (const int signal : {SIGSEGV, SIGABRT}) {
-    RankProcesses ranks(kWorld, GetParam(), Patient, [signal](Communicator& comm, const Voice& voice) {
-      comm.Barrier();
-      if (comm.rank() == 2) {
-        KeepNoCore();
-        voice.Tell(std::to_string(Clock::now().time_since_epoch().count()));
-        std::signal(signal, SIG_DFL);  // as without a sanitizer
-        std::raise(signal);
-      }
-      ReduceForEver(comm, voice);
-    });
+    RankProcesses ranks(kWorld, GetParam(), Patient,
+                        [signal](Communicator& comm, const Voice& voice) {
+                          comm.Barrier();
+                          if (comm.rank() == 2) {
+                            KeepNoCore();
+                            voice.Tell(std::to_string(Clock::now().time_since_epoch().count()));
+                            std::signal(signal, SIG_DFL);  // as without a sanitizer
+                            std::raise(signal);
+                          }
+                          ReduceForEver(comm, voice);
+                        });
     const auto line = ranks.child(2).Listen();
     ASSERT_TRUE(line.has_value());
     ExpectNamed(ranks, 2, Clock::time_point(Clock::duration(std::stoll(*line))), kSafety);
@@ -125,13 +131,14 @@ TEST_P(DeathTest, F03ARankThatExitsEarlyIsNamedByEverySurvivor) {
 // The one before had made its connections; this one never did.
 TEST_P(DeathTest, F03ARankThatDiesBeforeTheFirstCollectiveIsNamedByEverySurvivor) {
   for (const int victim : {0, 2}) {
-    RankProcesses ranks(kWorld, GetParam(), Patient, [victim](Communicator& comm, const Voice& voice) {
-      if (comm.rank() == victim) {
-        voice.Tell(std::to_string(Clock::now().time_since_epoch().count()));
-        ::_exit(0);
-      }
-      ReduceForEver(comm, voice);
-    });
+    RankProcesses ranks(kWorld, GetParam(), Patient,
+                        [victim](Communicator& comm, const Voice& voice) {
+                          if (comm.rank() == victim) {
+                            voice.Tell(std::to_string(Clock::now().time_since_epoch().count()));
+                            ::_exit(0);
+                          }
+                          ReduceForEver(comm, voice);
+                        });
     const auto line = ranks.child(victim).Listen();
     ASSERT_TRUE(line.has_value());
     ExpectNamed(ranks, victim, Clock::time_point(Clock::duration(std::stoll(*line))), kSafety);
@@ -160,7 +167,8 @@ class LeaveTest : public ::testing::TestWithParam<Layout> {
       if (rank == leaver) {
         EXPECT_EQ(error, "");
       } else {
-        EXPECT_THAT(error, AllOf(HasSubstr("peer lost"), HasSubstr("rank " + std::to_string(leaver) + " (")));
+        EXPECT_THAT(error, AllOf(HasSubstr("peer lost"),
+                                 HasSubstr("rank " + std::to_string(leaver) + " (")));
       }
     }
   }

@@ -24,8 +24,8 @@ std::vector<float> RandomFloats(std::size_t count, int rank) {
 }
 
 // The results of all ranks of one run.
-std::vector<std::vector<float>> AllReduceOnce(int world, const Layout& layout, std::size_t count, ReduceOp op,
-                                              bool wire_bf16) {
+std::vector<std::vector<float>> AllReduceOnce(int world, const Layout& layout, std::size_t count,
+                                              ReduceOp op, bool wire_bf16) {
   std::vector<std::vector<float>> results(static_cast<std::size_t>(world));
   testing::RunRanks(
       world, layout, [&](CommOptions& options) { options.wire_bf16 = wire_bf16; },
@@ -51,8 +51,10 @@ TEST_P(DeterminismTest, EveryRankAndEveryRunGetsTheSameBits) {
         const auto second = AllReduceOnce(world, GetParam(), count, ReduceOp::kAverage, wire_bf16);
         for (int rank = 0; rank < world; ++rank) {
           const auto r = static_cast<std::size_t>(rank);
-          EXPECT_TRUE(SameBits(first[r], first[0])) << "rank " << rank << " of " << world << ", " << count;
-          EXPECT_TRUE(SameBits(second[r], first[0])) << "second run, rank " << rank << " of " << world;
+          EXPECT_TRUE(SameBits(first[r], first[0]))
+              << "rank " << rank << " of " << world << ", " << count;
+          EXPECT_TRUE(SameBits(second[r], first[0]))
+              << "second run, rank " << rank << " of " << world;
         }
       }
     }
@@ -73,7 +75,8 @@ TEST_P(DeterminismTest, BFloat16OnTheWireCostsNoMoreThanItsPrecision) {
       size += std::fabs(static_cast<double>(input[i]));
     }
     // Every partial sum and the result are rounded once to 8 bits.
-    ASSERT_NEAR(static_cast<double>(results[0][i]), sum, size * 2 * std::ldexp(1, -8)) << "element " << i;
+    ASSERT_NEAR(static_cast<double>(results[0][i]), sum, size * 2 * std::ldexp(1, -8))
+        << "element " << i;
   }
 }
 

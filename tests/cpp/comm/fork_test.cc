@@ -16,14 +16,14 @@
 namespace orca::comm {
 namespace {
 
+using ::testing::AllOf;
 using testing::BytesOf;
 using testing::Child;
+using ::testing::Each;
+using ::testing::HasSubstr;
 using testing::Layout;
 using testing::RankProcesses;
 using testing::Voice;
-using ::testing::AllOf;
-using ::testing::Each;
-using ::testing::HasSubstr;
 
 // What each way of using the group gives in a forked child.
 void UseTheGroup(Communicator& comm, const Voice& voice) {
@@ -48,29 +48,33 @@ void UseTheGroup(Communicator& comm, const Voice& voice) {
 class ForkTest : public ::testing::TestWithParam<Layout> {
  protected:
   void SetUp() override {
-    if (testing::kThreadSanitizer) GTEST_SKIP() << "the thread sanitizer does not follow forks of threads";
+    if (testing::kThreadSanitizer)
+      GTEST_SKIP() << "the thread sanitizer does not follow forks of threads";
   }
 };
 
 TEST_P(ForkTest, F27AChildIsToldThatTheGroupIsItsParentsAndTheParentGoesOn) {
-  RankProcesses ranks(2, GetParam(), [](CommOptions&) {}, [](Communicator& comm, const Voice& voice) {
-    comm.Barrier();
-    for (int i = 0; i < 3; ++i) {
-      Child child([&](const Voice& to_parent) { UseTheGroup(comm, to_parent); });
-      int value = 1;
-      comm.AllReduce(BytesOf(value), DType::kInt32);  // while the child lives
-      EXPECT_EQ(value, 2);
-      for (int use = 0; use < 4; ++use) voice.Tell(child.Listen().value_or("nothing"));
-      EXPECT_EQ(child.Wait(), 0);
-      comm.Barrier();  // its end did not end the group
-    }
-    voice.Tell(::testing::Test::HasFailure() ? "failed" : "went on");
-  });
+  RankProcesses ranks(
+      2, GetParam(), [](CommOptions&) {},
+      [](Communicator& comm, const Voice& voice) {
+        comm.Barrier();
+        for (int i = 0; i < 3; ++i) {
+          Child child([&](const Voice& to_parent) { UseTheGroup(comm, to_parent); });
+          int value = 1;
+          comm.AllReduce(BytesOf(value), DType::kInt32);  // while the child lives
+          EXPECT_EQ(value, 2);
+          for (int use = 0; use < 4; ++use) voice.Tell(child.Listen().value_or("nothing"));
+          EXPECT_EQ(child.Wait(), 0);
+          comm.Barrier();  // its end did not end the group
+        }
+        voice.Tell(::testing::Test::HasFailure() ? "failed" : "went on");
+      });
   for (int rank = 0; rank < 2; ++rank) {
     for (int line = 0; line < 12; ++line) {
-      EXPECT_THAT(ranks.child(rank).Listen().value_or(""),
-                  AllOf(HasSubstr("failed precondition"), HasSubstr("was forked from rank " + std::to_string(rank)),
-                        HasSubstr("spawn")));
+      EXPECT_THAT(
+          ranks.child(rank).Listen().value_or(""),
+          AllOf(HasSubstr("failed precondition"),
+                HasSubstr("was forked from rank " + std::to_string(rank)), HasSubstr("spawn")));
     }
     ranks.AwaitLine(rank, "went on");
     EXPECT_EQ(ranks.End(rank).code, std::nullopt);
@@ -79,9 +83,11 @@ TEST_P(ForkTest, F27AChildIsToldThatTheGroupIsItsParentsAndTheParentGoesOn) {
 
 TEST_P(ForkTest, F27AChildThatDestroysTheGroupLeavesTheParentsAlone) {
   RankProcesses ranks(2, [&](std::shared_ptr<Store> store, int rank, const Voice& voice) {
-    auto comm = Join(testing::Seat{.rank = rank, .world = 2, .layout = GetParam(), .store = std::move(store)});
+    auto comm = Join(
+        testing::Seat{.rank = rank, .world = 2, .layout = GetParam(), .store = std::move(store)});
     int value = 1;
-    const Work work = comm->Start(Collective::AllReduce(BytesOf(value), DType::kInt32));  // all threads exist
+    const Work work =
+        comm->Start(Collective::AllReduce(BytesOf(value), DType::kInt32));  // all threads exist
     work.Wait();
     Child child([&](const Voice&) { comm.reset(); });
     EXPECT_EQ(child.Wait(), 0);
@@ -95,17 +101,19 @@ TEST_P(ForkTest, F27AChildThatDestroysTheGroupLeavesTheParentsAlone) {
 }
 
 TEST_P(ForkTest, F27AChildFormsAGroupOfItsOwn) {
-  RankProcesses ranks(2, GetParam(), [](CommOptions&) {}, [](Communicator& comm, const Voice& voice) {
-    comm.Barrier();
-    Child child([&](const Voice& to_parent) {
-      const auto own = Communicator::Connect({});
-      int value = 5;
-      own->AllReduce(BytesOf(value), DType::kInt32);
-      to_parent.Tell(std::to_string(value));
-    });
-    voice.Tell(child.Listen().value_or("nothing"));
-    comm.Barrier();
-  });
+  RankProcesses ranks(
+      2, GetParam(), [](CommOptions&) {},
+      [](Communicator& comm, const Voice& voice) {
+        comm.Barrier();
+        Child child([&](const Voice& to_parent) {
+          const auto own = Communicator::Connect({});
+          int value = 5;
+          own->AllReduce(BytesOf(value), DType::kInt32);
+          to_parent.Tell(std::to_string(value));
+        });
+        voice.Tell(child.Listen().value_or("nothing"));
+        comm.Barrier();
+      });
   for (int rank = 0; rank < 2; ++rank) {
     ranks.AwaitLine(rank, "5");
     EXPECT_EQ(ranks.End(rank).code, std::nullopt);
@@ -116,7 +124,8 @@ INSTANTIATE_TEST_SUITE_P(Layouts, ForkTest,
                          ::testing::Values(testing::SharedMemoryLayout(), testing::TcpLayout()),
                          [](const auto& layout) { return layout.param.name; });
 
-// ---- residue -------------------------------------------------------------------------------------------------
+// ---- residue
+// -------------------------------------------------------------------------------------------------
 
 std::set<std::string> FilesIn(const std::string& directory) {
   std::set<std::string> names;
@@ -130,7 +139,8 @@ std::set<std::string> FilesIn(const std::string& directory) {
 // The inodes of the sockets that a process holds.
 std::set<std::string> SocketInodes(pid_t pid) {
   std::set<std::string> inodes;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
     std::error_code error;
     const std::string target = std::filesystem::read_symlink(entry.path(), error);
     if (target.starts_with("socket:[")) inodes.insert(target.substr(8, target.size() - 9));
@@ -163,24 +173,28 @@ TEST_P(ResidueTest, F26NothingIsLeftWhenEveryRankIsKilled) {
   std::set<std::string> inodes;
   std::string directory;
   {
-    RankProcesses ranks(4, GetParam(), [](CommOptions&) {}, [](Communicator& comm, const Voice& voice) {
-      auto* data = static_cast<float*>(comm.arena()->Allocate(4'000'000));
-      const Bytes bytes(reinterpret_cast<std::byte*>(data), 4'000'000);
-      for (int step = 0;; ++step) {
-        comm.AllReduce(bytes, DType::kFloat32);
-        if (step == 3) voice.Tell("busy");
-      }
-    });
+    RankProcesses ranks(
+        4, GetParam(), [](CommOptions&) {},
+        [](Communicator& comm, const Voice& voice) {
+          auto* data = static_cast<float*>(comm.arena()->Allocate(4'000'000));
+          const Bytes bytes(reinterpret_cast<std::byte*>(data), 4'000'000);
+          for (int step = 0;; ++step) {
+            comm.AllReduce(bytes, DType::kFloat32);
+            if (step == 3) voice.Tell("busy");
+          }
+        });
     for (int rank = 0; rank < 4; ++rank) ranks.AwaitLine(rank, "busy");
     directory = ranks.directory();
     for (int rank = 0; rank < 4; ++rank) inodes.merge(SocketInodes(ranks.child(rank).pid()));
-    for (int rank = 0; rank < 4; ++rank) ranks.child(rank).Signal(SIGSTOP);  // so that all die in mid-collective
+    for (int rank = 0; rank < 4; ++rank)
+      ranks.child(rank).Signal(SIGSTOP);  // so that all die in mid-collective
     for (int rank = 0; rank < 4; ++rank) ranks.child(rank).Signal(SIGKILL);
     for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(WTERMSIG(ranks.child(rank).Wait()), SIGKILL);
     EXPECT_FALSE(inodes.empty());
     EXPECT_THAT(StillThere(inodes), ::testing::IsEmpty());
     EXPECT_EQ(FilesIn("/dev/shm"), shared_before);
-    for (const std::string& name : FilesIn(directory)) EXPECT_THAT(name, ::testing::Not(HasSubstr("tmp")));
+    for (const std::string& name : FilesIn(directory))
+      EXPECT_THAT(name, ::testing::Not(HasSubstr("tmp")));
   }
   EXPECT_FALSE(std::filesystem::exists(directory));
 }

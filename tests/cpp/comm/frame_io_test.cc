@@ -23,7 +23,8 @@ using ::testing::HasSubstr;
 struct Pair {
   Pair() {
     std::array<int, 2> ends{};
-    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()) != 0) std::abort();
+    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()) != 0)
+      std::abort();
     a.Reset(ends[0]);
     b.Reset(ends[1]);
   }
@@ -102,7 +103,8 @@ TEST(FrameIoTest, F14FramesOfAnySizeComeThroughTinyBuffers) {
 }
 
 TEST(FrameIoTest, F14FramesArriveByteByByte) {
-  const std::vector<std::vector<std::byte>> payloads{Payload(0, 1), Payload(1, 2), Payload(300, 3), Payload(0, 4)};
+  const std::vector<std::vector<std::byte>> payloads{Payload(0, 1), Payload(1, 2), Payload(300, 3),
+                                                     Payload(0, 4)};
   const auto wire = OnTheWire(payloads);
   Pair pair;
   FrameReader reader(std::move(pair.b), "rank 0");
@@ -152,7 +154,8 @@ TEST(FrameIoTest, F10AnEndAtEveryByteIsAFarewellOrALoss) {
     if (std::find(borders.begin(), borders.end(), cut) != borders.end()) {
       EXPECT_NO_THROW(read_all()) << "cut at " << cut;
     } else {
-      EXPECT_THAT(ErrorOf(read_all), IsError(Code::kPeerLost, AllOf(HasSubstr("rank 7"), HasSubstr("middle"))))
+      EXPECT_THAT(ErrorOf(read_all),
+                  IsError(Code::kPeerLost, AllOf(HasSubstr("rank 7"), HasSubstr("middle"))))
           << "cut at " << cut;
     }
   }
@@ -185,8 +188,9 @@ TEST(FrameIoTest, F13DamagedBytesNameTheLinkAndBothChecksums) {
   Collector sink;
   Put(pair.a.get(), wire);
   EXPECT_THAT(ErrorOf([&] { reader.TryRecv(sink); }),
-              IsError(Code::kPeerLost, AllOf(HasSubstr("from rank 7 (host a, pid 12)"), HasSubstr("1000 damaged bytes"),
-                                             HasSubstr("CRC32C"), HasSubstr("faulty"))));
+              IsError(Code::kPeerLost, AllOf(HasSubstr("from rank 7 (host a, pid 12)"),
+                                             HasSubstr("1000 damaged bytes"), HasSubstr("CRC32C"),
+                                             HasSubstr("faulty"))));
 }
 
 TEST(FrameIoTest, F10AWriterSaysThatThePeerIsGone) {
@@ -195,7 +199,8 @@ TEST(FrameIoTest, F10AWriterSaysThatThePeerIsGone) {
   pair.b.Reset();
   const auto payload = Payload(100, 1);
   writer.Begin({}, payload);
-  EXPECT_THAT(ErrorOf([&] { writer.TrySend(); }), IsError(Code::kPeerLost, HasSubstr("connection to rank 7 broke")));
+  EXPECT_THAT(ErrorOf([&] { writer.TrySend(); }),
+              IsError(Code::kPeerLost, HasSubstr("connection to rank 7 broke")));
 }
 
 TEST(FrameIoTest, AFrameThatNobodyWantsWaitsWithAllBehindIt) {

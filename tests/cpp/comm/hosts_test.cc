@@ -1,4 +1,5 @@
-// Several hosts, each a network namespace of its own, with healthy, slow, cut and broken links (F10-F12, F14, F18).
+// Several hosts, each a network namespace of its own, with healthy, slow, cut and broken links
+// (F10-F12, F14, F18).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,14 +14,14 @@ namespace orca::comm {
 namespace {
 
 using std::chrono::milliseconds;
+using ::testing::AllOf;
+using ::testing::AnyOf;
 using testing::Clock;
+using ::testing::HasSubstr;
 using testing::Outcome;
 using testing::RankProcesses;
 using testing::Seat;
 using testing::Voice;
-using ::testing::AllOf;
-using ::testing::AnyOf;
-using ::testing::HasSubstr;
 
 constexpr int kPerHost = 2;
 constexpr milliseconds kPeerTimeout(testing::kSanitized ? 3000 : 1000);
@@ -40,8 +41,10 @@ class HostsTest : public ::testing::Test {
     return network_ != nullptr;
   }
 
-  // Ranks 0 and 1 on the first host, 2 and 3 on the second, and so on; hosts and addresses are found out.
-  Seat SeatOf(int rank, int world, std::shared_ptr<Store> store, std::uint64_t generation = 0) const {
+  // Ranks 0 and 1 on the first host, 2 and 3 on the second, and so on; hosts and addresses are
+  // found out.
+  Seat SeatOf(int rank, int world, std::shared_ptr<Store> store,
+              std::uint64_t generation = 0) const {
     network_->Enter(rank / kPerHost);
     return {.rank = rank,
             .world = world,
@@ -57,10 +60,11 @@ class HostsTest : public ::testing::Test {
   }
 
   RankProcesses Start(int world, const RankProcesses::Body& body) const {
-    return RankProcesses(world, [&, world](std::shared_ptr<Store> store, int rank, const Voice& voice) {
-      const auto comm = Join(SeatOf(rank, world, std::move(store)));
-      body(*comm, voice);
-    });
+    return RankProcesses(world,
+                         [&, world](std::shared_ptr<Store> store, int rank, const Voice& voice) {
+                           const auto comm = Join(SeatOf(rank, world, std::move(store)));
+                           body(*comm, voice);
+                         });
   }
 
   std::unique_ptr<testing::Network> network_;
@@ -78,7 +82,8 @@ std::vector<testing::Case> SomeCases(int world) {
   std::vector<testing::Case> cases;
   for (int op = 0; op < kOpCount; ++op) {
     for (const std::size_t count : {std::size_t{3}, std::size_t{1500}, std::size_t{150'000}}) {
-      testing::Case c{.world = world, .layout = 2, .op = static_cast<Op>(op), .count = count, .root = 1};
+      testing::Case c{
+          .world = world, .layout = 2, .op = static_cast<Op>(op), .count = count, .root = 1};
       c.in_place = true;
       c.registered = count == 1500;
       if (c.op == Op::kAllToAll) c.in_place = false;
@@ -100,7 +105,8 @@ TEST_F(HostsTest, RanksOfTwoAndThreeHostsWorkTogether) {
       voice.Tell(::testing::Test::HasFailure() ? "wrong" : "right");
     });
     for (int rank = 0; rank < world; ++rank) {
-      EXPECT_EQ(ranks.child(rank).Listen(), std::to_string(world) + " ranks on " + std::to_string(hosts) +
+      EXPECT_EQ(ranks.child(rank).Listen(), std::to_string(world) + " ranks on " +
+                                                std::to_string(hosts) +
                                                 " hosts, shared memory and TCP");
       ranks.AwaitLine(rank, "right");
       EXPECT_EQ(ranks.End(rank).code, std::nullopt);
@@ -145,7 +151,8 @@ class CutTest : public HostsTest {
     }
     EXPECT_LT(last - begin, kSafety);
     std::printf("[ O6       ] both sides knew after %s (peer_timeout %.1f s)\n",
-                testing::Elapsed(begin, last).c_str(), std::chrono::duration<double>(kPeerTimeout).count());
+                testing::Elapsed(begin, last).c_str(),
+                std::chrono::duration<double>(kPeerTimeout).count());
   }
 };
 
@@ -187,8 +194,10 @@ TEST_F(HostsTest, F10AfterATcpResetTheSameProcessesFormTheGroupAgain) {
   for (int rank = 0; rank < 4; ++rank) ranks.AwaitLine(rank, "step 20");
   const auto begin = Clock::now();
   if (!network_->Try(1, "ss -K dst 10.77.0.1")) {
-    network_->Run(1, "nft 'add table inet reset; add chain inet reset in { type filter hook input priority 0; }; "
-                     "add rule inet reset in tcp dport 1-65535 reject with tcp reset'");
+    network_->Run(1,
+                  "nft 'add table inet reset; add chain inet reset in { type filter hook input "
+                  "priority 0; }; "
+                  "add rule inet reset in tcp dport 1-65535 reject with tcp reset'");
   }
   for (int rank = 0; rank < 4; ++rank) ranks.AwaitLine(rank, "peer lost");
   EXPECT_LT(Clock::now() - begin, kSafety);
@@ -231,13 +240,17 @@ TEST_F(HostsTest, F18AHostThatCannotBeReachedIsReportedWithWhatWasTried) {
     Join(seat);
   });
   EXPECT_THAT(ranks.End(0).text, AllOf(HasSubstr("did not form in time"), HasSubstr("rank 1 (")));
-  EXPECT_THAT(ranks.End(1).text, AllOf(HasSubstr("cannot connect to rank 0"), HasSubstr("tried 10.77.0.1:")));
+  EXPECT_THAT(ranks.End(1).text,
+              AllOf(HasSubstr("cannot connect to rank 0"), HasSubstr("tried 10.77.0.1:")));
 }
 
 TEST(NameTest, F18AnAddressThatDoesNotResolveIsNamed) {
   const auto store = NewMemoryStore();
   const auto errors = testing::RunThreads(2, [&](int rank) {
-    Join(Seat{.rank = rank, .world = 2, .layout = testing::TcpLayout(), .store = store,
+    Join(Seat{.rank = rank,
+              .world = 2,
+              .layout = testing::TcpLayout(),
+              .store = store,
               .adjust = [rank](CommOptions& options) {
                 if (rank == 1) options.address = "no-such-host.invalid";
                 options.connect_timeout = std::chrono::seconds(2);

@@ -23,7 +23,8 @@ TEST(HugeTest, ABroadcastAndAnAllReduceOfMoreThanFourGibibytesAreRightToTheLastB
     std::fill(data.begin(), data.end(), static_cast<std::uint8_t>(comm.rank() + 1));
     data.back() = static_cast<std::uint8_t>(10 + comm.rank());
     comm.AllReduce(AsBytes(data), DType::kUInt8);
-    EXPECT_EQ(std::find_if(data.begin(), data.end() - 1, [](auto byte) { return byte != 3; }), data.end() - 1);
+    EXPECT_EQ(std::find_if(data.begin(), data.end() - 1, [](auto byte) { return byte != 3; }),
+              data.end() - 1);
     EXPECT_EQ(data.back(), 21);
     comm.Barrier();  // the peer reads this rank's memory no more
     if (comm.rank() == 1) {
@@ -31,7 +32,8 @@ TEST(HugeTest, ABroadcastAndAnAllReduceOfMoreThanFourGibibytesAreRightToTheLastB
       data.back() = 9;
     }
     comm.Broadcast(AsBytes(data), DType::kUInt8, 1);
-    EXPECT_EQ(std::find_if(data.begin(), data.end() - 1, [](auto byte) { return byte != 7; }), data.end() - 1);
+    EXPECT_EQ(std::find_if(data.begin(), data.end() - 1, [](auto byte) { return byte != 7; }),
+              data.end() - 1);
     EXPECT_EQ(data.back(), 9);
     comm.arena()->Free(memory);
   });

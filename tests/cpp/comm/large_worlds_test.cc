@@ -15,7 +15,11 @@ std::vector<Case> EveryOperation(int world, std::size_t layout) {
   std::vector<Case> cases;
   for (int op = 0; op < kOpCount; ++op) {
     for (const std::size_t count : {std::size_t{3}, std::size_t{5000}}) {
-      Case c{.world = world, .layout = layout, .op = static_cast<Op>(op), .count = count, .root = world / 2};
+      Case c{.world = world,
+             .layout = layout,
+             .op = static_cast<Op>(op),
+             .count = count,
+             .root = world / 2};
       c.in_place = c.op == Op::kAllReduce || c.op == Op::kReduce;
       cases.push_back(c);
       c.registered = true;
@@ -47,6 +51,9 @@ TEST(LargeWorldsTest, SixtyFourRanksShareMemory) {
 TEST(LargeWorldsTest, TwoHundredFiftySixRanksShareMemory) {
   if (!RaiseDescriptorLimit(10000)) GTEST_SKIP() << "RLIMIT_NOFILE cannot be raised to 10000";
   auto cases = EveryOperation(256, 0);
+  // As threads of one process they would map 256 * 255 segments, more than vm.max_map_count allows
+  // it.
+  for (Case& c : cases) c.registered = false;
   if (testing::kSanitized) cases = testing::CoverPairs(std::move(cases), testing::TestSeed());
   testing::RunCases(256, testing::Layouts()[0], cases);
 }

@@ -18,11 +18,11 @@
 namespace orca::comm {
 namespace {
 
-using testing::Child;
-using testing::Voice;
 using ::testing::AllOf;
 using ::testing::AnyOf;
+using testing::Child;
 using ::testing::HasSubstr;
+using testing::Voice;
 
 // What `body` throws in a process of its own, as "code: text"; "nothing" when it throws nothing.
 std::string ErrorInChild(const std::function<void()>& body) {
@@ -43,12 +43,14 @@ std::string ErrorInChild(const std::function<void()>& body) {
 class LimitsTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (testing::kSanitized) GTEST_SKIP() << "the sanitizers' own memory and descriptors would be counted, too";
+    if (testing::kSanitized)
+      GTEST_SKIP() << "the sanitizers' own memory and descriptors would be counted, too";
   }
 };
 
 TEST_F(LimitsTest, F25AnArrayThatTheCgroupDoesNotAllowIsRefusedNamingIt) {
-  const auto group = testing::Cgroup::Create("memory", "memory.limit_in_bytes", std::size_t{64} << 20);
+  const auto group =
+      testing::Cgroup::Create("memory", "memory.limit_in_bytes", std::size_t{64} << 20);
   if (!group) GTEST_SKIP();
   const std::string error = ErrorInChild([&] {
     if (!group->Enter()) throw std::runtime_error("cannot enter the cgroup");
@@ -56,12 +58,13 @@ TEST_F(LimitsTest, F25AnArrayThatTheCgroupDoesNotAllowIsRefusedNamingIt) {
     std::memset(arena->Allocate(std::size_t{8} << 20), 1, std::size_t{8} << 20);
     arena->Allocate(std::size_t{128} << 20);
   });
-  EXPECT_THAT(error, AllOf(HasSubstr("resource exhausted"), HasSubstr("128.0 MiB"), HasSubstr("memory limit of 64.0 MiB"),
-                           HasSubstr(group->path())));
+  EXPECT_THAT(error, AllOf(HasSubstr("resource exhausted"), HasSubstr("128.0 MiB"),
+                           HasSubstr("memory limit of 64.0 MiB"), HasSubstr(group->path())));
 }
 
 TEST_F(LimitsTest, F25ManySmallArraysAreRefusedBeforeTheKernelKills) {
-  const auto group = testing::Cgroup::Create("memory", "memory.limit_in_bytes", std::size_t{64} << 20);
+  const auto group =
+      testing::Cgroup::Create("memory", "memory.limit_in_bytes", std::size_t{64} << 20);
   if (!group) GTEST_SKIP();
   const std::string error = ErrorInChild([&] {
     if (!group->Enter()) throw std::runtime_error("cannot enter the cgroup");
@@ -72,15 +75,19 @@ TEST_F(LimitsTest, F25ManySmallArraysAreRefusedBeforeTheKernelKills) {
 }
 
 TEST_F(LimitsTest, F25AGroupWhoseSegmentDoesNotFitIsRefused) {
-  const auto group = testing::Cgroup::Create("memory", "memory.limit_in_bytes", std::size_t{64} << 20);
+  const auto group =
+      testing::Cgroup::Create("memory", "memory.limit_in_bytes", std::size_t{64} << 20);
   if (!group) GTEST_SKIP();
   const std::string error = ErrorInChild([&] {
     if (!group->Enter()) throw std::runtime_error("cannot enter the cgroup");
     const std::size_t ballast = (std::size_t{63} << 20) - (std::size_t{1} << 18);
     const std::size_t room = AvailableMemory().bytes;
-    void* memory = ::mmap(nullptr, ballast, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (room > std::size_t{1} << 20) std::memset(memory, 1, std::min(ballast, room - (std::size_t{1} << 20)));
-    testing::RunRanksAndCatch(2, testing::SharedMemoryLayout(), [](CommOptions&) {}, [](Communicator&) {});
+    void* memory =
+        ::mmap(nullptr, ballast, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (room > std::size_t{1} << 20)
+      std::memset(memory, 1, std::min(ballast, room - (std::size_t{1} << 20)));
+    testing::RunRanksAndCatch(
+        2, testing::SharedMemoryLayout(), [](CommOptions&) {}, [](Communicator&) {});
     Communicator::Connect({});
   });
   EXPECT_THAT(error, AllOf(HasSubstr("resource exhausted"), HasSubstr("the group's shared memory"),
@@ -99,7 +106,8 @@ TEST_F(LimitsTest, F29TooFewDescriptorsAreNamedWithTheLimit) {
       const auto comm = Communicator::Connect({});
       for (;;) comm->arena()->Allocate(std::size_t{64} << 20);
     });
-    EXPECT_THAT(error, AllOf(HasSubstr("resource exhausted"), HasSubstr("RLIMIT_NOFILE"), HasSubstr("ulimit -n")))
+    EXPECT_THAT(error, AllOf(HasSubstr("resource exhausted"), HasSubstr("RLIMIT_NOFILE"),
+                             HasSubstr("ulimit -n")))
         << "with room for " << room;
   }
 }

@@ -13,12 +13,12 @@
 namespace orca::comm {
 namespace {
 
-using testing::BytesOf;
-using testing::Layout;
 using ::testing::AllOf;
+using testing::BytesOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::Layout;
 
 class MessagesTest : public ::testing::TestWithParam<Layout> {};
 
@@ -55,7 +55,8 @@ TEST_P(MessagesTest, OfOneTagStayInOrderEvenWhenOneIsPutAsideInTheMiddle) {
       b.Wait();
       c.Wait();
     } else {
-      // Waiting for tag 8 puts the messages with tag 7 aside, the first of them while its receive is posted.
+      // Waiting for tag 8 puts the messages with tag 7 aside, the first of them while its receive
+      // is posted.
       int other = 0;
       std::vector<int> first(kCount);
       std::vector<int> second(kCount);
@@ -116,7 +117,8 @@ TEST_P(MessagesTest, OfManyPairsAndCollectivesRunAtOnce) {
     std::vector<std::pair<std::size_t, int>> received;  // buffer and value
     for (std::uint64_t i = 0; i < 200; ++i) {
       const int from = static_cast<int>(random() % kWorld);
-      const int to = static_cast<int>((static_cast<std::uint64_t>(from) + 1 + random() % (kWorld - 1)) % kWorld);
+      const int to = static_cast<int>(
+          (static_cast<std::uint64_t>(from) + 1 + random() % (kWorld - 1)) % kWorld);
       const std::size_t count = random() % 3 == 0 ? random() % 50'000 : random() % 10;
       if (from == comm.rank()) {
         buffers.emplace_back(count, static_cast<int>(i));
@@ -146,7 +148,8 @@ TEST_P(MessagesTest, OfAnotherSizeThanExpectedEndTheGroupOnBothSides) {  // F32
           comm.Recv(AsBytes(data), 0, 3);
         }
       });
-  EXPECT_THAT(errors, Each(AllOf(HasSubstr("mismatch"), HasSubstr("40 bytes"), HasSubstr("44"), HasSubstr("rank 0"))));
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("mismatch"), HasSubstr("40 bytes"), HasSubstr("44"),
+                                 HasSubstr("rank 0"))));
 }
 
 TEST_P(MessagesTest, FromARankThatLeavesWithoutSendingEndInPeerLost) {  // F03
@@ -216,8 +219,8 @@ TEST_P(MessagesTest, ThatNobodySendsEndAtTheDeadlineNamingTheWait) {
         barrier.timeout = std::chrono::seconds(60);
         comm.Run(barrier);
       });
-  EXPECT_THAT(errors, Each(AllOf(HasSubstr("timeout"), HasSubstr("rank 0"), HasSubstr("receive from rank 1"),
-                                 HasSubstr("tag 42"))));
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("timeout"), HasSubstr("rank 0"),
+                                 HasSubstr("receive from rank 1"), HasSubstr("tag 42"))));
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, MessagesTest, ::testing::ValuesIn(testing::Layouts()),

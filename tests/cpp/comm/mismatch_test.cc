@@ -12,19 +12,22 @@
 namespace orca::comm {
 namespace {
 
-using testing::Clock;
-using testing::Layout;
 using ::testing::AllOf;
 using ::testing::AnyOf;
+using testing::Clock;
 using ::testing::Each;
 using ::testing::HasSubstr;
+using testing::Layout;
 
-constexpr std::chrono::seconds kSoon(20);  // far below the limits of the test's groups: nobody waited for those
+constexpr std::chrono::seconds kSoon(
+    20);  // far below the limits of the test's groups: nobody waited for those
 
 class MismatchTest : public ::testing::TestWithParam<Layout> {
  protected:
-  // One rank of `world` makes the call that `odd` makes of its buffer, the others the one that `usual` makes.
-  std::vector<std::string> RunOdd(int world, int odd_rank, const std::function<Collective(Bytes)>& usual,
+  // One rank of `world` makes the call that `odd` makes of its buffer, the others the one that
+  // `usual` makes.
+  std::vector<std::string> RunOdd(int world, int odd_rank,
+                                  const std::function<Collective(Bytes)>& usual,
                                   const std::function<Collective(Bytes)>& odd) {
     const auto begin = Clock::now();
     auto errors = testing::RunRanksAndCatch(
@@ -39,46 +42,54 @@ class MismatchTest : public ::testing::TestWithParam<Layout> {
     return errors;
   }
 
-  void ExpectBothShown(const std::vector<std::string>& errors, const std::string& one, const std::string& other) {
+  void ExpectBothShown(const std::vector<std::string>& errors, const std::string& one,
+                       const std::string& other) {
     EXPECT_THAT(errors, Each(AllOf(HasSubstr("mismatch: "), HasSubstr(one), HasSubstr(other))));
   }
 };
 
-Collective Sum(Bytes data, std::size_t count, DType dtype = DType::kFloat32, ReduceOp op = ReduceOp::kSum) {
+Collective Sum(Bytes data, std::size_t count, DType dtype = DType::kFloat32,
+               ReduceOp op = ReduceOp::kSum) {
   return Collective::AllReduce(data.first(count * SizeOf(dtype)), dtype, op);
 }
 
 TEST_P(MismatchTest, F32OfOperationsShowsBothCalls) {
   for (const std::size_t count : {std::size_t{4}, std::size_t{5000}}) {
-    const auto errors = RunOdd(3, 1, [&](Bytes data) { return Sum(data, count); },
-                               [&](Bytes data) { return Collective::Broadcast(data.first(count * 4), DType::kFloat32, 0); });
+    const auto errors = RunOdd(
+        3, 1, [&](Bytes data) { return Sum(data, count); },
+        [&](Bytes data) {
+          return Collective::Broadcast(data.first(count * 4), DType::kFloat32, 0);
+        });
     ExpectBothShown(errors, fmt::format("allreduce #2 of {} float32 (sum)", count),
                     fmt::format("broadcast #2 of {} float32 (root 0)", count));
   }
 }
 
 TEST_P(MismatchTest, F31OfTypesShowsBothCalls) {
-  const auto errors = RunOdd(3, 2, [](Bytes data) { return Sum(data, 2000); },
-                             [](Bytes data) { return Sum(data, 2000, DType::kInt32); });
+  const auto errors = RunOdd(
+      3, 2, [](Bytes data) { return Sum(data, 2000); },
+      [](Bytes data) { return Sum(data, 2000, DType::kInt32); });
   ExpectBothShown(errors, "allreduce #2 of 2000 float32 (sum)", "allreduce #2 of 2000 int32 (sum)");
 }
 
 TEST_P(MismatchTest, F31OfCountsShowsBothCalls) {
-  const auto errors =
-      RunOdd(4, 0, [](Bytes data) { return Sum(data, 2000); }, [](Bytes data) { return Sum(data, 7); });
+  const auto errors = RunOdd(
+      4, 0, [](Bytes data) { return Sum(data, 2000); }, [](Bytes data) { return Sum(data, 7); });
   ExpectBothShown(errors, "allreduce #2 of 2000 float32 (sum)", "allreduce #2 of 7 float32 (sum)");
 }
 
 TEST_P(MismatchTest, F32OfOperatorsShowsBothCalls) {
-  const auto errors = RunOdd(2, 1, [](Bytes data) { return Sum(data, 10); },
-                             [](Bytes data) { return Sum(data, 10, DType::kFloat32, ReduceOp::kMax); });
+  const auto errors = RunOdd(
+      2, 1, [](Bytes data) { return Sum(data, 10); },
+      [](Bytes data) { return Sum(data, 10, DType::kFloat32, ReduceOp::kMax); });
   ExpectBothShown(errors, "(sum)", "(max)");
 }
 
 TEST_P(MismatchTest, F32OfRootsShowsBothCalls) {
   for (const std::size_t bytes : {std::size_t{100}, std::size_t{100'000}}) {
-    const auto errors = RunOdd(4, 3, [&](Bytes data) { return Collective::Broadcast(data.first(bytes), DType::kInt8, 0); },
-                               [&](Bytes data) { return Collective::Broadcast(data.first(bytes), DType::kInt8, 2); });
+    const auto errors = RunOdd(
+        4, 3, [&](Bytes data) { return Collective::Broadcast(data.first(bytes), DType::kInt8, 0); },
+        [&](Bytes data) { return Collective::Broadcast(data.first(bytes), DType::kInt8, 2); });
     ExpectBothShown(errors, "(root 0)", "(root 2)");
   }
 }
@@ -91,9 +102,10 @@ TEST_P(MismatchTest, F32OfPartsThatTwoRanksExchangeIsFound) {
         const Bytes bytes(data);
         // Rank 0 sends 100 bytes to rank 1, which expects 200.
         const std::size_t received = comm.rank() == 0 ? 100 : 200;
-        comm.Run(Collective::AllToAll({bytes.first(100), bytes.first(100)},
-                                      {comm.rank() == 0 ? bytes.first(100) : bytes.first(received), bytes.first(100)},
-                                      DType::kInt8));
+        comm.Run(Collective::AllToAll(
+            {bytes.first(100), bytes.first(100)},
+            {comm.rank() == 0 ? bytes.first(100) : bytes.first(received), bytes.first(100)},
+            DType::kInt8));
         comm.Barrier();
       });
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("mismatch: "), HasSubstr("100"), HasSubstr("200"))));
@@ -129,13 +141,15 @@ struct Step {
 };
 
 Step RandomStep(std::mt19937_64& random, int world) {
-  constexpr std::array kOps{Op::kBarrier, Op::kAllReduce, Op::kBroadcast, Op::kAllGather, Op::kReduce};
+  constexpr std::array kOps{Op::kBarrier, Op::kAllReduce, Op::kBroadcast, Op::kAllGather,
+                            Op::kReduce};
   constexpr std::array<std::size_t, 4> kCounts{0, 3, 1024, 9000};
   Step step{.op = kOps[random() % kOps.size()]};
   if (step.op == Op::kBarrier) return step;
   step.dtype = random() % 2 == 0 ? DType::kInt32 : DType::kFloat32;
   step.count = kCounts[random() % kCounts.size()];
-  if (step.op == Op::kBroadcast || step.op == Op::kReduce) step.root = static_cast<int>(random()) & (world - 1);
+  if (step.op == Op::kBroadcast || step.op == Op::kReduce)
+    step.root = static_cast<int>(random()) & (world - 1);
   return step;
 }
 
@@ -176,7 +190,8 @@ TEST_P(MismatchTest, F32RandomProgramsThatDifferEndEverywhereWithBothCalls) {
           }
           comm.Barrier();
         });
-    EXPECT_THAT(errors, Each(AllOf(HasSubstr("mismatch: "), HasSubstr(Name(other.op)), HasSubstr(Name(program[at].op)))))
+    EXPECT_THAT(errors, Each(AllOf(HasSubstr("mismatch: "), HasSubstr(Name(other.op)),
+                                   HasSubstr(Name(program[at].op)))))
         << "round " << round << ": rank " << odd_rank << " differs in call " << at + 1;
     EXPECT_LT(Clock::now() - begin, kSoon);
     if (HasFailure()) return;
@@ -189,7 +204,10 @@ INSTANTIATE_TEST_SUITE_P(Layouts, MismatchTest, ::testing::ValuesIn(testing::Lay
 TEST(MismatchedOptionsTest, F31AreNamedWhenTheGroupForms) {
   const auto store = NewMemoryStore();
   const auto errors = testing::RunThreads(2, [&](int rank) {
-    Join(testing::Seat{.rank = rank, .world = 2, .layout = testing::TcpLayout(), .store = store,
+    Join(testing::Seat{.rank = rank,
+                       .world = 2,
+                       .layout = testing::TcpLayout(),
+                       .store = store,
                        .adjust = [rank](CommOptions& options) { options.wire_bf16 = rank == 1; }});
   });
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("failed precondition"), HasSubstr("wire_bf16=false"),
@@ -199,10 +217,15 @@ TEST(MismatchedOptionsTest, F31AreNamedWhenTheGroupForms) {
 TEST(MismatchedOptionsTest, F31AWorldThatDiffersIsNamed) {
   const auto store = NewMemoryStore();
   const auto errors = testing::RunThreads(2, [&](int rank) {
-    Join(testing::Seat{.rank = rank, .world = 2 + rank, .layout = testing::TcpLayout(), .store = store,
-                       .adjust = [](CommOptions& options) { options.connect_timeout = std::chrono::seconds(1); }});
+    Join(testing::Seat{
+        .rank = rank,
+        .world = 2 + rank,
+        .layout = testing::TcpLayout(),
+        .store = store,
+        .adjust = [](CommOptions& options) { options.connect_timeout = std::chrono::seconds(1); }});
   });
-  EXPECT_THAT(errors[1], AllOf(HasSubstr("mismatch"), HasSubstr("a group of 2 ranks"), HasSubstr("one of 3")));
+  EXPECT_THAT(errors[1],
+              AllOf(HasSubstr("mismatch"), HasSubstr("a group of 2 ranks"), HasSubstr("one of 3")));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Every operation that only moves data, against what each rank sent: type, size, root, world, layout, parts.
+// Every operation that only moves data, against what each rank sent: type, size, root, world,
+// layout, parts.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -40,7 +41,8 @@ void AddVariants(Case c, int roots, Add add) {
 std::vector<Case> AllCases(int world, std::size_t layout) {
   std::vector<Case> cases;
   const auto add = [&](const Case& c) { cases.push_back(c); };
-  for (const Op op : {Op::kBarrier, Op::kBroadcast, Op::kAllGather, Op::kAllToAll, Op::kGather, Op::kScatter}) {
+  for (const Op op :
+       {Op::kBarrier, Op::kBroadcast, Op::kAllGather, Op::kAllToAll, Op::kGather, Op::kScatter}) {
     for (int d = 0; d < kDTypeCount; ++d) {
       if (layout != 0 && (d + world) % 3 != 0) continue;  // only the size of a type matters here
       Case c{.world = world, .layout = layout, .op = op, .dtype = static_cast<DType>(d)};
@@ -51,7 +53,8 @@ std::vector<Case> AllCases(int world, std::size_t layout) {
     }
     for (const DType dtype : {DType::kFloat64, DType::kInt8}) {
       Case c{.world = world, .layout = layout, .op = op, .dtype = dtype};
-      c.count = 3'000'011 / SizeOf(dtype) / (op == Op::kBroadcast ? 1 : static_cast<std::size_t>(world));
+      c.count =
+          3'000'011 / SizeOf(dtype) / (op == Op::kBroadcast ? 1 : static_cast<std::size_t>(world));
       AddVariants(c, layout == 0 ? world : std::min(world, 3), add);
     }
   }

@@ -35,19 +35,22 @@ TEST(OptionsTest, TakeTheirTextForms) {
 TEST(OptionsTest, AnUnknownNameListsTheKnownOnes) {
   EXPECT_THAT(ErrorOf([] { With("tiemout", "1"); }),
               IsError(Code::kInvalidArgument,
-                      AllOf(HasSubstr("tiemout"), HasSubstr("timeout, connect_timeout, peer_timeout, warn_after, "
-                                                            "transport, host, address, streams, wire_bf16"))));
+                      AllOf(HasSubstr("tiemout"),
+                            HasSubstr("timeout, connect_timeout, peer_timeout, warn_after, "
+                                      "transport, host, address, streams, wire_bf16"))));
 }
 
 TEST(OptionsTest, ABadValueIsNamedWithWhatIsWanted) {
   const auto refused = [](const char* name, const char* value, const char* wanted) {
     EXPECT_THAT(ErrorOf([&] { With(name, value); }),
-                IsError(Code::kInvalidArgument, AllOf(HasSubstr(name), HasSubstr(value), HasSubstr(wanted))));
+                IsError(Code::kInvalidArgument,
+                        AllOf(HasSubstr(name), HasSubstr(value), HasSubstr(wanted))));
   };
   for (const char* value : {"-1", "0", "", "1s", "nan", "inf", "1e12", "0x10"}) {
     refused("timeout", value, "positive number of seconds");
   }
-  for (const char* value : {"-1", "17", "1.5", "two"}) refused("streams", value, "0 (chosen by the engine) to 16");
+  for (const char* value : {"-1", "17", "1.5", "two"})
+    refused("streams", value, "0 (chosen by the engine) to 16");
   refused("transport", "rdma", "auto or tcp");
   refused("wire_bf16", "yes", "true or false");
 }

@@ -1,4 +1,6 @@
 // A damaged or cut connection between two ranks that do all else right (F13, F10).
+#include "testing/proxy.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,16 +9,15 @@
 
 #include "testing/cases.h"
 #include "testing/processes.h"
-#include "testing/proxy.h"
 #include "testing/seed.h"
 
 namespace orca::comm {
 namespace {
 
-using testing::ChaosProxy;
-using testing::Clock;
 using ::testing::AllOf;
 using ::testing::AnyOf;
+using testing::ChaosProxy;
+using testing::Clock;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
@@ -46,7 +47,8 @@ class DetourStore final : public Store {
 class ProxyTest : public ::testing::Test {
  protected:
   // Two ranks over TCP; what rank 0 sends to rank 1 takes the detour. Returns their errors.
-  std::vector<std::string> Run(ChaosProxy::Chaos chaos, std::size_t at, int calls, std::size_t count) {
+  std::vector<std::string> Run(ChaosProxy::Chaos chaos, std::size_t at, int calls,
+                               std::size_t count) {
     const auto store = NewMemoryStore();
     return testing::RunThreads(2, [&](int rank) {
       const auto detour = std::make_shared<DetourStore>(store, chaos, at);
@@ -89,7 +91,8 @@ TEST_F(ProxyTest, F10ACloseAtARandomByteEndsTheGroupOnBothSides) {
     const std::size_t at = 1000 + random() % 1'000'000;
     const auto begin = Clock::now();
     const auto errors = Run(ChaosProxy::Chaos::kClose, at, 20, 100'000);
-    EXPECT_THAT(errors, Each(AllOf(HasSubstr("peer lost"), AnyOf(HasSubstr("rank 0 ("), HasSubstr("rank 1 (")))))
+    EXPECT_THAT(errors, Each(AllOf(HasSubstr("peer lost"),
+                                   AnyOf(HasSubstr("rank 0 ("), HasSubstr("rank 1 (")))))
         << "at byte " << at;
     EXPECT_LT(Clock::now() - begin, std::chrono::seconds(20));
   }

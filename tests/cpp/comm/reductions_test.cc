@@ -1,4 +1,5 @@
-// Every reduction against its definition: operation, type, operator, size, world, layout, in place, registered.
+// Every reduction against its definition: operation, type, operator, size, world, layout, in place,
+// registered.
 #include <gtest/gtest.h>
 
 #include "testing/cases.h"
@@ -9,15 +10,16 @@ namespace {
 
 using testing::Case;
 
-// Nothing, one, few, odd, around the inline limit and the cache line. All of them where memory is shared; over TCP,
-// where a call costs more, for some operators.
+// Nothing, one, few, odd, around the inline limit and the cache line. All of them where memory is
+// shared; over TCP, where a call costs more, for some operators.
 std::vector<std::size_t> Sizes(DType dtype, ReduceOp reduce, std::size_t layout) {
   const std::size_t inline_count = 4096 / SizeOf(dtype);
   if (layout != 0 && reduce != ReduceOp::kSum) return {5, inline_count + 1};
   return {0, 1, 5, 64 / SizeOf(dtype) + 1, inline_count, inline_count + 1, 20011 / SizeOf(dtype)};
 }
 
-constexpr std::size_t kLongBytes = 3'200'004;  // several windows over TCP, staging pieces and frames
+constexpr std::size_t kLongBytes =
+    3'200'004;  // several windows over TCP, staging pieces and frames
 
 std::vector<ReduceOp> OperatorsFor(DType dtype) {
   std::vector<ReduceOp> operators;
@@ -27,7 +29,8 @@ std::vector<ReduceOp> OperatorsFor(DType dtype) {
   return operators;
 }
 
-// Calls add(Case) for both values of in_place and registered, and of unequal where it means something.
+// Calls add(Case) for both values of in_place and registered, and of unequal where it means
+// something.
 template <typename Add>
 void AddVariants(Case c, Add add) {
   for (const bool registered : {false, true}) {
@@ -36,7 +39,8 @@ void AddVariants(Case c, Add add) {
         if (c.op == Op::kReduce && !in_place) continue;
         if (c.op != Op::kReduceScatter && unequal) continue;
         // Over TCP the two hardly meet: half of the combinations, another half for another size.
-        if (c.layout != 0 && c.op != Op::kReduce && (registered == in_place) != (c.count % 2 == 0)) continue;
+        if (c.layout != 0 && c.op != Op::kReduce && (registered == in_place) != (c.count % 2 == 0))
+          continue;
         c.registered = registered;
         c.in_place = in_place;
         c.unequal = unequal;
@@ -67,7 +71,8 @@ std::vector<Case> AllCases(int world, std::size_t layout) {
       }
       if (layout != 0 && (d + world) % 3 != 0) continue;
       c.reduce = operators[static_cast<std::size_t>(world + d) % operators.size()];
-      c.count = kLongBytes / SizeOf(dtype) / (op == Op::kReduceScatter ? static_cast<std::size_t>(world) : 1);
+      c.count = kLongBytes / SizeOf(dtype) /
+                (op == Op::kReduceScatter ? static_cast<std::size_t>(world) : 1);
       AddVariants(c, add);
     }
   }

@@ -11,13 +11,13 @@
 namespace orca::comm {
 namespace {
 
+using ::testing::AllOf;
 using testing::BytesOf;
 using testing::Clock;
-using testing::Layout;
-using testing::Seat;
-using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
+using testing::Layout;
+using testing::Seat;
 
 class ReformTest : public ::testing::TestWithParam<Layout> {};
 
@@ -31,8 +31,11 @@ TEST_P(ReformTest, F16AfterAnAbortTheSameProcessesFormTheGroupAgainTenTimes) {
   const auto store = NewMemoryStore();
   const auto errors = testing::RunThreads(3, [&](int rank) {
     for (std::uint64_t generation = 0; generation < 10; ++generation) {
-      const auto comm = Join(
-          Seat{.rank = rank, .world = 3, .layout = GetParam(), .store = store, .generation = generation});
+      const auto comm = Join(Seat{.rank = rank,
+                                  .world = 3,
+                                  .layout = GetParam(),
+                                  .store = store,
+                                  .generation = generation});
       ExpectItWorks(*comm);
       // A different rank aborts each time; the others are in a collective or about to enter it.
       if (rank == static_cast<int>(generation % 3)) {
@@ -77,7 +80,8 @@ TEST_P(ReformTest, AbortFromAnotherThreadEndsEveryPendingCallOnEveryRank) {
         }
         comm.Barrier();  // later calls end, too
       });
-  EXPECT_THAT(errors[0], AllOf(HasSubstr("aborted"), HasSubstr("the user said so"), HasSubstr("rank 2")));
+  EXPECT_THAT(errors[0],
+              AllOf(HasSubstr("aborted"), HasSubstr("the user said so"), HasSubstr("rank 2")));
   EXPECT_EQ(errors[0], errors[1]);
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(20));
 }
@@ -86,23 +90,28 @@ TEST_P(ReformTest, F16SurvivorsOfAKilledRankFormASmallerGroup) {
   if (testing::kThreadSanitizer) GTEST_SKIP() << "the thread sanitizer does not follow forks";
   constexpr int kWorld = 4;
   constexpr int kVictim = 1;
-  testing::RankProcesses ranks(kWorld, [](std::shared_ptr<Store> store, int rank, const testing::Voice& voice) {
-    auto comm = Join(Seat{.rank = rank, .world = kWorld, .layout = testing::HostsLayout(2), .store = store});
-    try {
-      for (int step = 0;; ++step) {
-        if (step == 5 && rank == kVictim) std::raise(SIGKILL);
+  testing::RankProcesses ranks(
+      kWorld, [](std::shared_ptr<Store> store, int rank, const testing::Voice& voice) {
+        auto comm = Join(
+            Seat{.rank = rank, .world = kWorld, .layout = testing::HostsLayout(2), .store = store});
+        try {
+          for (int step = 0;; ++step) {
+            if (step == 5 && rank == kVictim) std::raise(SIGKILL);
+            ExpectItWorks(*comm);
+          }
+        } catch (const Error& error) {
+          voice.Tell(CodeName(error.code()));
+        }
+        comm.reset();
+        const int new_rank = rank > kVictim ? rank - 1 : rank;
+        comm = Join(Seat{.rank = new_rank,
+                         .world = kWorld - 1,
+                         .layout = testing::HostsLayout(2),
+                         .store = store,
+                         .generation = 1});
         ExpectItWorks(*comm);
-      }
-    } catch (const Error& error) {
-      voice.Tell(CodeName(error.code()));
-    }
-    comm.reset();
-    const int new_rank = rank > kVictim ? rank - 1 : rank;
-    comm = Join(Seat{.rank = new_rank, .world = kWorld - 1, .layout = testing::HostsLayout(2), .store = store,
-                     .generation = 1});
-    ExpectItWorks(*comm);
-    voice.Tell(::testing::Test::HasFailure() ? "wrong" : "works again");
-  });
+        voice.Tell(::testing::Test::HasFailure() ? "wrong" : "works again");
+      });
   for (int rank = 0; rank < kWorld; ++rank) {
     if (rank == kVictim) continue;
     ranks.AwaitLine(rank, "peer lost");
@@ -118,7 +127,9 @@ INSTANTIATE_TEST_SUITE_P(Layouts, ReformTest, ::testing::ValuesIn(testing::Layou
 class StaleStore final : public Store {
  public:
   explicit StaleStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
-  void Set(const std::string& key, const std::string& value) override { store_->Set(Translate(key), value); }
+  void Set(const std::string& key, const std::string& value) override {
+    store_->Set(Translate(key), value);
+  }
   std::string Get(const std::string& key, std::chrono::milliseconds timeout) override {
     return store_->Get(Translate(key), timeout);
   }
@@ -137,7 +148,11 @@ TEST(StaleGenerationTest, F16IsRefusedInTheHandshake) {
     const auto begin = Clock::now();
     const auto errors = testing::RunThreads(2, [&](int rank) {
       const auto seen = rank == 0 ? store : std::make_shared<StaleStore>(store);
-      const auto comm = Join(Seat{.rank = rank, .world = 2, .layout = layout, .store = seen, .group = layout.name,
+      const auto comm = Join(Seat{.rank = rank,
+                                  .world = 2,
+                                  .layout = layout,
+                                  .store = seen,
+                                  .group = layout.name,
                                   .generation = rank == 0 ? 8u : 7u,
                                   .adjust = [](CommOptions& options) {
                                     options.connect_timeout = std::chrono::seconds(3);

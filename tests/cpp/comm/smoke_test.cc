@@ -23,7 +23,8 @@ TEST_P(SmokeTest, AllReduceSumsEveryElementOverAllRanks) {
         const std::span<float> shared(registered, count);
         std::fill(shared.begin(), shared.end(), static_cast<float>(comm.rank() + 1));
         comm.AllReduce(AsBytes(shared), DType::kFloat32);
-        EXPECT_EQ(std::count(shared.begin(), shared.end(), sum), static_cast<std::ptrdiff_t>(count));
+        EXPECT_EQ(std::count(shared.begin(), shared.end(), sum),
+                  static_cast<std::ptrdiff_t>(count));
         comm.arena()->Free(registered);
       }
     });
@@ -46,7 +47,8 @@ TEST_P(SmokeTest, MessagesCross) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, SmokeTest,
-                         ::testing::Values(testing::SharedMemoryLayout(), testing::TcpLayout(), testing::HostsLayout(2)),
+                         ::testing::Values(testing::SharedMemoryLayout(), testing::TcpLayout(),
+                                           testing::HostsLayout(2)),
                          [](const auto& layout) { return layout.param.name; });
 
 }  // namespace

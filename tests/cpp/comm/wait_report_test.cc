@@ -10,11 +10,11 @@ namespace orca::comm {
 namespace {
 
 using std::chrono::milliseconds;
-using testing::Layout;
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
+using testing::Layout;
 
 class WaitReportTest : public ::testing::TestWithParam<Layout> {
  protected:
@@ -57,12 +57,14 @@ TEST_P(WaitReportTest, F33ASkippedCollectiveIsReportedAndEndsAtItsDeadlineNaming
     const Report report = SkipOne(count);
     const auto call = "allreduce #2 of " + std::to_string(count) + " float32 (sum)";
     for (const int rank : {0, 2}) {
-      EXPECT_THAT(report.errors[static_cast<std::size_t>(rank)],
-                  AllOf(HasSubstr("timeout"), HasSubstr(call), HasSubstr("for rank 1 (host "), HasSubstr("pid "),
-                        HasSubstr("waited 1."), HasSubstr("the deadline has passed")))
+      EXPECT_THAT(
+          report.errors[static_cast<std::size_t>(rank)],
+          AllOf(HasSubstr("timeout"), HasSubstr(call), HasSubstr("for rank 1 (host "),
+                HasSubstr("pid "), HasSubstr("waited 1."), HasSubstr("the deadline has passed")))
           << "rank " << rank;
     }
-    EXPECT_THAT(report.log, AllOf(HasSubstr("orca: "), HasSubstr("waits in " + call), HasSubstr("rank 1 (host ")));
+    EXPECT_THAT(report.log, AllOf(HasSubstr("orca: "), HasSubstr("waits in " + call),
+                                  HasSubstr("rank 1 (host ")));
   }
 }
 
@@ -84,7 +86,8 @@ TEST_P(WaitReportTest, F33ACallMayHaveALimitOfItsOwn) {
         call.timeout = milliseconds(200);
         comm.Run(call);
       });
-  EXPECT_THAT(errors, Each(AllOf(HasSubstr("timeout"), HasSubstr("barrier #1"), HasSubstr("rank 1"))));
+  EXPECT_THAT(errors,
+              Each(AllOf(HasSubstr("timeout"), HasSubstr("barrier #1"), HasSubstr("rank 1"))));
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, WaitReportTest, ::testing::ValuesIn(testing::Layouts()),

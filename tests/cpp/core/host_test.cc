@@ -17,11 +17,11 @@
 namespace orca {
 namespace {
 
-using testing::Child;
-using testing::Voice;
 using ::testing::AllOf;
+using testing::Child;
 using ::testing::HasSubstr;
 using ::testing::Ne;
+using testing::Voice;
 
 // What `body` returns in a process of its own.
 std::string InChild(const std::function<std::string()>& body) {
@@ -37,7 +37,8 @@ TEST(HostTest, IdentityIsTheSameInEveryProcessOfThisHost) {
 }
 
 TEST(HostTest, IdentityTellsNetworkNamespacesApart) {
-  const std::string other = InChild([] { return ::unshare(CLONE_NEWNET) == 0 ? HostIdentity() : "not permitted"; });
+  const std::string other =
+      InChild([] { return ::unshare(CLONE_NEWNET) == 0 ? HostIdentity() : "not permitted"; });
   if (other == "not permitted") GTEST_SKIP() << "network namespaces are not permitted here";
   EXPECT_NE(other, HostIdentity());
 }
@@ -64,9 +65,12 @@ TEST(HostTest, AllowedCpusFollowTheAffinityMask) {
 TEST(HostTest, CpuLimitIsAtLeastOne) { EXPECT_GE(CgroupCpuLimit(), 1); }
 
 TEST(HostTest, CpuLimitFollowsTheCgroup) {
-  const auto group = testing::Cgroup::Create("cpu", "cpu.cfs_quota_us", 250'000);  // of 100 ms: two and a half
+  const auto group =
+      testing::Cgroup::Create("cpu", "cpu.cfs_quota_us", 250'000);  // of 100 ms: two and a half
   if (!group) GTEST_SKIP();
-  EXPECT_EQ(InChild([&] { return group->Enter() ? std::to_string(CgroupCpuLimit()) : "not permitted"; }), "3");
+  EXPECT_EQ(
+      InChild([&] { return group->Enter() ? std::to_string(CgroupCpuLimit()) : "not permitted"; }),
+      "3");
 }
 
 TEST(HostTest, AvailableMemoryIsThatOfTheMachineOrLess) {
@@ -78,28 +82,32 @@ TEST(HostTest, AvailableMemoryIsThatOfTheMachineOrLess) {
 
 TEST(HostTest, F25AvailableMemoryFollowsTheCgroupAndNamesIt) {
   if (testing::kSanitized) GTEST_SKIP() << "the sanitizer's own memory counts, too";
-  const auto group = testing::Cgroup::Create("memory", "memory.limit_in_bytes", std::size_t{32} << 20);
+  const auto group =
+      testing::Cgroup::Create("memory", "memory.limit_in_bytes", std::size_t{32} << 20);
   if (!group) GTEST_SKIP();
   const std::string limit = InChild([&] {
     if (!group->Enter()) return std::string("not permitted");
     const MemoryLeft left = AvailableMemory();
     return left.bytes <= std::size_t{32} << 20 ? left.limit : "too much";
   });
-  EXPECT_THAT(limit, AllOf(HasSubstr("cgroup's memory limit of 32.0 MiB"), HasSubstr(group->path())));
+  EXPECT_THAT(limit,
+              AllOf(HasSubstr("cgroup's memory limit of 32.0 MiB"), HasSubstr(group->path())));
 }
 
 TEST(HostTest, CheckMemoryForNamesWhatIsNeededAndWhatLimitsIt) {
   EXPECT_NO_THROW(CheckMemoryFor(1, "a byte"));
-  EXPECT_THAT(ErrorOf([] { CheckMemoryFor(std::numeric_limits<std::size_t>::max(), "the universe"); }),
-              IsError(Code::kResourceExhausted, AllOf(HasSubstr("the universe needs 16.0 EiB"), HasSubstr("leaves"),
-                                                      HasSubstr("raise the limit"))));
+  EXPECT_THAT(
+      ErrorOf([] { CheckMemoryFor(std::numeric_limits<std::size_t>::max(), "the universe"); }),
+      IsError(Code::kResourceExhausted, AllOf(HasSubstr("the universe needs 16.0 EiB"),
+                                              HasSubstr("leaves"), HasSubstr("raise the limit"))));
 }
 
 TEST(HostTest, F29LimitErrorsNameTheLimitAndItsValue) {
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
   EXPECT_THAT(DescribeLimitError(EMFILE),
-              AllOf(HasSubstr("RLIMIT_NOFILE"), HasSubstr(std::to_string(limit.rlim_cur)), HasSubstr("ulimit -n")));
+              AllOf(HasSubstr("RLIMIT_NOFILE"), HasSubstr(std::to_string(limit.rlim_cur)),
+                    HasSubstr("ulimit -n")));
   EXPECT_THAT(DescribeLimitError(ENFILE), HasSubstr("fs.file-max"));
   EXPECT_THAT(DescribeLimitError(EAGAIN), AllOf(HasSubstr("RLIMIT_NPROC"), HasSubstr("pids.max")));
   EXPECT_THAT(DescribeLimitError(ENOENT), HasSubstr("No such file"));

@@ -47,8 +47,9 @@ TEST(LogTest, ShowsWhatItsLevelAsksFor) {
 }
 
 TEST(LogTest, AnUnknownLevelIsNamedAndTheDefaultIsUsed) {
-  EXPECT_THAT(LinesAt("loud"), AllOf(HasSubstr("ORCA_LOG=loud is not a level"), HasSubstr("debug, info, warning"),
-                                     HasSubstr("an info line"), Not(HasSubstr("a debug line"))));
+  EXPECT_THAT(LinesAt("loud"),
+              AllOf(HasSubstr("ORCA_LOG=loud is not a level"), HasSubstr("debug, info, warning"),
+                    HasSubstr("an info line"), Not(HasSubstr("a debug line"))));
 }
 
 TEST(LogTest, LinesOfManyThreadsDoNotMix) {

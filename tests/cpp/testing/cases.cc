@@ -16,11 +16,14 @@ using comm::ConstBytes;
 using comm::Op;
 using comm::ReduceOp;
 
-/// A buffer in the arena or on the heap, with a guard behind it. Long odd counts begin off the cache line.
+/// A buffer in the arena or on the heap, with a guard behind it. Long odd counts begin off the
+/// cache line.
 class CaseRunner::Memory {
  public:
   Memory(comm::Communicator& comm, const Case& c, std::size_t elements)
-      : arena_(*comm.arena()), bytes_(elements * comm::SizeOf(c.dtype)), shift_(c.count % 2 * comm::SizeOf(c.dtype)) {
+      : arena_(*comm.arena()),
+        bytes_(elements * comm::SizeOf(c.dtype)),
+        shift_(c.count % 2 * comm::SizeOf(c.dtype)) {
     const std::size_t total = shift_ + bytes_ + kGuard;
     if (c.registered) {
       base_ = static_cast<std::byte*>(arena_.Allocate(total));
@@ -34,7 +37,8 @@ class CaseRunner::Memory {
   }
   ~Memory() {
     const std::byte* guard = base_ + shift_ + bytes_;
-    EXPECT_EQ(std::count(guard, guard + kGuard, std::byte{0x5a}), kGuard) << "written beyond a buffer";
+    EXPECT_EQ(std::count(guard, guard + kGuard, std::byte{0x5a}), kGuard)
+        << "written beyond a buffer";
     if (registered_) arena_.Free(base_);
   }
   Memory(const Memory&) = delete;
@@ -56,14 +60,16 @@ class CaseRunner::Memory {
 };
 
 const std::vector<Layout>& Layouts() {
-  static const std::vector<Layout> layouts{SharedMemoryLayout(), TcpLayout(), HostsLayout(2), HostsLayout(3)};
+  static const std::vector<Layout> layouts{SharedMemoryLayout(), TcpLayout(), HostsLayout(2),
+                                           HostsLayout(3)};
   return layouts;
 }
 
 std::string Describe(const Case& c) {
-  return fmt::format("{} of {} {}, {}, root {}, world {}, {}{}{}{}", Name(c.op), c.count, Name(c.dtype), Name(c.reduce),
-                     c.root, c.world, Layouts()[c.layout].name, c.in_place ? ", in place" : "",
-                     c.registered ? ", registered" : "", c.unequal ? ", unequal parts" : "");
+  return fmt::format("{} of {} {}, {}, root {}, world {}, {}{}{}{}", Name(c.op), c.count,
+                     Name(c.dtype), Name(c.reduce), c.root, c.world, Layouts()[c.layout].name,
+                     c.in_place ? ", in place" : "", c.registered ? ", registered" : "",
+                     c.unequal ? ", unequal parts" : "");
 }
 
 std::vector<Case> CoverPairs(std::vector<Case> cases, std::uint64_t seed) {
@@ -71,9 +77,15 @@ std::vector<Case> CoverPairs(std::vector<Case> cases, std::uint64_t seed) {
   std::set<std::array<std::size_t, 4>> covered;
   std::vector<Case> kept;
   for (const Case& c : cases) {
-    const std::array<std::size_t, 10> values{static_cast<std::size_t>(c.world), c.layout, static_cast<std::size_t>(c.op),
-                                             static_cast<std::size_t>(c.dtype), static_cast<std::size_t>(c.reduce),
-                                             c.count, static_cast<std::size_t>(c.root), c.in_place, c.registered,
+    const std::array<std::size_t, 10> values{static_cast<std::size_t>(c.world),
+                                             c.layout,
+                                             static_cast<std::size_t>(c.op),
+                                             static_cast<std::size_t>(c.dtype),
+                                             static_cast<std::size_t>(c.reduce),
+                                             c.count,
+                                             static_cast<std::size_t>(c.root),
+                                             c.in_place,
+                                             c.registered,
                                              c.unequal};
     bool is_new = false;
     for (std::size_t a = 0; a < values.size(); ++a) {
@@ -144,10 +156,13 @@ void CaseRunner::RunReduceScatter(const Case& c) {
   if (c.unequal) {
     std::vector<ConstBytes> parts;
     std::size_t begin = 0;
-    for (int r = 0; r < comm_.world(); begin += Part(c, r++)) parts.push_back(input.elements(begin, Part(c, r), c.dtype));
-    comm_.Run(Collective::ReduceScatter(std::move(parts), output, c.dtype, c.reduce, FactorOf(comm_.rank())));
+    for (int r = 0; r < comm_.world(); begin += Part(c, r++))
+      parts.push_back(input.elements(begin, Part(c, r), c.dtype));
+    comm_.Run(Collective::ReduceScatter(std::move(parts), output, c.dtype, c.reduce,
+                                        FactorOf(comm_.rank())));
   } else {
-    comm_.Run(Collective::ReduceScatter(input.bytes(), output, c.dtype, c.reduce, FactorOf(comm_.rank())));
+    comm_.Run(Collective::ReduceScatter(input.bytes(), output, c.dtype, c.reduce,
+                                        FactorOf(comm_.rank())));
   }
   Check(Holds(Expected(c), before, c.dtype, output), c, "the output");
   if (!c.in_place) Check(Holds(Input(c, comm_.rank()), 0, c.dtype, input.bytes()), c, "the input");
@@ -214,8 +229,9 @@ void CaseRunner::RunAllToAll(const Case& c) {
     comm_.Run(Collective::AllToAll(input.bytes(), output.bytes(), c.dtype));
   }
   for (int r = 0; r < comm_.world(); ++r) {
-    Check(Holds(Input(c, r), static_cast<std::size_t>(me), c.dtype, recvs[static_cast<std::size_t>(r)]), c,
-          "a part of the output");
+    Check(Holds(Input(c, r), static_cast<std::size_t>(me), c.dtype,
+                recvs[static_cast<std::size_t>(r)]),
+          c, "a part of the output");
   }
 }
 
@@ -233,7 +249,8 @@ void CaseRunner::RunGather(const Case& c) {
   }
   comm_.Run(Collective::Gather(input.bytes(), parts, c.dtype, c.root));
   for (int r = 0; is_root && r < comm_.world(); ++r) {
-    Check(Holds(Input(c, r), 0, c.dtype, parts[static_cast<std::size_t>(r)]), c, "a part of the output");
+    Check(Holds(Input(c, r), 0, c.dtype, parts[static_cast<std::size_t>(r)]), c,
+          "a part of the output");
   }
 }
 
@@ -251,7 +268,8 @@ void CaseRunner::RunScatter(const Case& c) {
     parts.push_back(part);
   }
   comm_.Run(Collective::Scatter(std::move(parts), output.bytes(), c.dtype, c.root));
-  Check(Holds(Input(c, c.root), static_cast<std::size_t>(comm_.rank()), c.dtype, output.bytes()), c, "the output");
+  Check(Holds(Input(c, c.root), static_cast<std::size_t>(comm_.rank()), c.dtype, output.bytes()), c,
+        "the output");
 }
 
 void CaseRunner::Run(const Case& c) {
@@ -282,7 +300,8 @@ namespace {
 void RunAll(comm::Communicator& comm, const Layout& layout, const std::vector<Case>& cases) {
   CaseRunner runner(comm, layout);
   for (const Case& c : cases) {
-    if (::testing::Test::HasFailure()) break;  // one failure says enough; the peers see it, or that we left
+    if (::testing::Test::HasFailure())
+      break;  // one failure says enough; the peers see it, or that we left
     runner.Run(c);
   }
 }
@@ -294,8 +313,8 @@ void RunCases(int world, const Layout& layout, const std::vector<Case>& cases) {
 }
 
 void RunCasesInProcesses(int world, const Layout& layout, const std::vector<Case>& cases) {
-  for (const std::string& error :
-       RunProcesses(world, layout, [&](comm::Communicator& comm) { RunAll(comm, layout, cases); })) {
+  for (const std::string& error : RunProcesses(
+           world, layout, [&](comm::Communicator& comm) { RunAll(comm, layout, cases); })) {
     EXPECT_EQ(error, "") << layout.name << ", world " << world;
   }
 }

@@ -1,4 +1,5 @@
-// One collective call as a point in the space of everything that can differ, run and checked on every rank.
+// One collective call as a point in the space of everything that can differ, run and checked on
+// every rank.
 #pragma once
 
 #include <cstddef>
@@ -32,10 +33,12 @@ struct Case {
 const std::vector<Layout>& Layouts();
 std::string Describe(const Case& c);
 
-/// Keeps enough of `cases` that every pair of values of two properties that occurs in them still occurs.
+/// Keeps enough of `cases` that every pair of values of two properties that occurs in them still
+/// occurs.
 std::vector<Case> CoverPairs(std::vector<Case> cases, std::uint64_t seed);
 
-/// Runs cases on one rank and checks what comes out; failures are reported to gtest. Remembers expected tiles.
+/// Runs cases on one rank and checks what comes out; failures are reported to gtest. Remembers
+/// expected tiles.
 class CaseRunner {
  public:
   CaseRunner(comm::Communicator& comm, const Layout& layout);

@@ -17,7 +17,8 @@ std::string OwnFolder(const std::string& controller) {
   while (std::getline(file, line)) {
     const auto first = line.find(':');
     const auto second = line.find(':', first + 1);
-    if (second == std::string::npos || line.substr(first + 1, second - first - 1) != controller) continue;
+    if (second == std::string::npos || line.substr(first + 1, second - first - 1) != controller)
+      continue;
     return "/sys/fs/cgroup/" + controller + line.substr(second + 1);
   }
   return "";
@@ -31,12 +32,14 @@ bool WriteTo(const std::string& path, const std::string& text) {
 
 }  // namespace
 
-std::optional<Cgroup> Cgroup::Create(const std::string& controller, const std::string& file, std::size_t value) {
+std::optional<Cgroup> Cgroup::Create(const std::string& controller, const std::string& file,
+                                     std::size_t value) {
   const std::string parent = OwnFolder(controller);
   std::error_code error;
   const std::string path = fmt::format("{}/orca-test-{}", parent, ::getpid());
   if (parent.empty() || !std::filesystem::create_directory(path, error)) {
-    std::printf("[ SKIPPED  ] no %s cgroup (v1) can be made: %s\n", controller.c_str(), error.message().c_str());
+    std::printf("[ SKIPPED  ] no %s cgroup (v1) can be made: %s\n", controller.c_str(),
+                error.message().c_str());
     return std::nullopt;
   }
   Cgroup group(path);

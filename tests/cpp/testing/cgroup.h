@@ -10,11 +10,14 @@
 
 namespace orca::testing {
 
-/// A cgroup (v1) of one controller, removed when the object goes: its processes must have ended by then.
+/// A cgroup (v1) of one controller, removed when the object goes: its processes must have ended by
+/// then.
 class Cgroup {
  public:
-  /// Makes a group with `file` set to `value`; nothing, with the reason printed, where that is not permitted.
-  static std::optional<Cgroup> Create(const std::string& controller, const std::string& file, std::size_t value);
+  /// Makes a group with `file` set to `value`; nothing, with the reason printed, where that is not
+  /// permitted.
+  static std::optional<Cgroup> Create(const std::string& controller, const std::string& file,
+                                      std::size_t value);
   Cgroup(Cgroup&& other) noexcept : path_(std::move(other.path_)) { other.path_.clear(); }
   ~Cgroup();
 

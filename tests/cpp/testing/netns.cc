@@ -17,7 +17,9 @@ namespace {
 
 constexpr const char* kPrefix = "orca-";
 
-bool Shell(const std::string& command) { return std::system((command + " 2>/dev/null >&2").c_str()) == 0; }
+bool Shell(const std::string& command) {
+  return std::system((command + " 2>/dev/null >&2").c_str()) == 0;
+}
 
 std::string SwitchName() { return fmt::format("{}{}-switch", kPrefix, ::getpid()); }
 
@@ -34,7 +36,9 @@ void ReapStale() {
 
 }  // namespace
 
-std::string Network::Name(int host) const { return fmt::format("{}{}-{}", kPrefix, ::getpid(), host); }
+std::string Network::Name(int host) const {
+  return fmt::format("{}{}-{}", kPrefix, ::getpid(), host);
+}
 
 std::string Network::address(int host) const { return fmt::format("10.77.0.{}", host + 1); }
 
@@ -45,19 +49,21 @@ std::unique_ptr<Network> Network::Create(int hosts, std::string* reason) {
     *reason = "network namespaces cannot be made here (needs root and Debian's iproute2)";
     return nullptr;
   }
-  bool good = Shell(fmt::format("ip -n {} link add br0 type bridge && ip -n {} link set br0 up", SwitchName(),
-                                SwitchName()));
+  bool good = Shell(fmt::format("ip -n {} link add br0 type bridge && ip -n {} link set br0 up",
+                                SwitchName(), SwitchName()));
   for (int host = 0; host < hosts && good; ++host) {
     const std::string name = network->Name(host);
     good = Shell("ip netns add " + name);
     ++network->hosts_;
-    good = good && Shell(fmt::format("ip link add eth0 netns {} type veth peer name p{} netns {}", name, host,
-                                     SwitchName()));
-    good = good && Shell(fmt::format("ip -n {0} link set p{1} master br0 && ip -n {0} link set p{1} up", SwitchName(),
-                                     host));
-    good = good && Shell(fmt::format("ip -n {0} addr add {1}/24 dev eth0 && ip -n {0} link set eth0 up && "
-                                     "ip -n {0} link set lo up",
-                                     name, network->address(host)));
+    good = good && Shell(fmt::format("ip link add eth0 netns {} type veth peer name p{} netns {}",
+                                     name, host, SwitchName()));
+    good = good &&
+           Shell(fmt::format("ip -n {0} link set p{1} master br0 && ip -n {0} link set p{1} up",
+                             SwitchName(), host));
+    good = good &&
+           Shell(fmt::format("ip -n {0} addr add {1}/24 dev eth0 && ip -n {0} link set eth0 up && "
+                             "ip -n {0} link set lo up",
+                             name, network->address(host)));
   }
   if (good) return network;
   *reason = "veth pairs or bridges cannot be made in network namespaces here";
@@ -85,11 +91,15 @@ bool Network::Try(int host, const std::string& command) const {
 }
 
 void Network::CutIncoming(int host) const {
-  Run(host, "nft 'add table inet cut; add chain inet cut in { type filter hook input priority 0; policy drop; }'");
+  Run(host,
+      "nft 'add table inet cut; add chain inet cut in { type filter hook input priority 0; policy "
+      "drop; }'");
 }
 
 void Network::CutOutgoing(int host) const {
-  Run(host, "nft 'add table inet cut; add chain inet cut out { type filter hook output priority 0; policy drop; }'");
+  Run(host,
+      "nft 'add table inet cut; add chain inet cut out { type filter hook output priority 0; "
+      "policy drop; }'");
 }
 
 }  // namespace orca::testing

@@ -7,8 +7,8 @@
 
 namespace orca::testing {
 
-/// Namespaces orca-PID-0, orca-PID-1, ... with an interface eth0 each (10.77.0.1, 10.77.0.2, ...). They go with the
-/// object; those of a test that crashed are removed when the next network is made.
+/// Namespaces orca-PID-0, orca-PID-1, ... with an interface eth0 each (10.77.0.1, 10.77.0.2, ...).
+/// They go with the object; those of a test that crashed are removed when the next network is made.
 class Network {
  public:
   /// Nothing, with `reason` set, where namespaces are not permitted or iproute2 is missing.

@@ -121,11 +121,14 @@ int Child::Wait(std::chrono::milliseconds limit) {
   return status;
 }
 
-RankProcesses::RankProcesses(int world, Layout layout, std::function<void(comm::CommOptions&)> adjust,
-                             const Body& body) {
+RankProcesses::RankProcesses(int world, Layout layout,
+                             std::function<void(comm::CommOptions&)> adjust, const Body& body) {
   Start(world, [=](std::shared_ptr<comm::Store> store, int rank, const Voice& voice) {
-    const auto comm =
-        Join({.rank = rank, .world = world, .layout = layout, .store = std::move(store), .adjust = adjust});
+    const auto comm = Join({.rank = rank,
+                            .world = world,
+                            .layout = layout,
+                            .store = std::move(store),
+                            .adjust = adjust});
     body(*comm, voice);
   });
 }
@@ -168,7 +171,9 @@ Outcome RankProcesses::End(int rank) {
   while (const auto heard = child(rank).Listen()) {
     if (heard->starts_with(kEnd)) return DecodeOutcome(*heard);
   }
-  return {.code = Code::kInternal, .text = fmt::format("rank {} did not say how it ended", rank), .at = {}};
+  return {.code = Code::kInternal,
+          .text = fmt::format("rank {} did not say how it ended", rank),
+          .at = {}};
 }
 
 std::string Elapsed(Clock::time_point from, Clock::time_point to) {

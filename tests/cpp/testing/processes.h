@@ -66,7 +66,8 @@ struct Outcome {
 class RankProcesses {
  public:
   using Body = std::function<void(comm::Communicator&, const Voice&)>;
-  RankProcesses(int world, Layout layout, std::function<void(comm::CommOptions&)> adjust, const Body& body);
+  RankProcesses(int world, Layout layout, std::function<void(comm::CommOptions&)> adjust,
+                const Body& body);
   /// As above, with the program also joining the group itself: body(store, rank, voice).
   using FreeBody = std::function<void(std::shared_ptr<comm::Store> store, int rank, const Voice&)>;
   RankProcesses(int world, const FreeBody& body);

@@ -40,13 +40,15 @@ void ChaosProxy::Loop(const std::stop_token& stop) {
     for (auto it = tunnels_.begin(); it != tunnels_.end(); at += 2) {
       bool alive = true;
       if (fds[at].revents != 0) alive = Pass(it->client.get(), it->server.get(), true);
-      if (alive && fds[at + 1].revents != 0) alive = Pass(it->server.get(), it->client.get(), false);
+      if (alive && fds[at + 1].revents != 0)
+        alive = Pass(it->server.get(), it->client.get(), false);
       it = alive ? std::next(it) : tunnels_.erase(it);
     }
     if (chaos_ == Chaos::kClose && passed_ >= at_) tunnels_.clear();
     while (UniqueFd client = net::Accept(listener_.get())) {
       const auto deadline = Deadline::After(std::chrono::seconds(10));
-      tunnels_.push_back({.client = std::move(client), .server = net::ConnectTcp(std::array{target_}, deadline)});
+      tunnels_.push_back(
+          {.client = std::move(client), .server = net::ConnectTcp(std::array{target_}, deadline)});
     }
   }
 }

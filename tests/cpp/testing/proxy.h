@@ -11,8 +11,9 @@
 
 namespace orca::testing {
 
-/// Listens, connects every client on to `target`, and passes bytes both ways until the one at `at` of those that
-/// clients sent (counted over all connections): that one it damages, or there it closes everything.
+/// Listens, connects every client on to `target`, and passes bytes both ways until the one at `at`
+/// of those that clients sent (counted over all connections): that one it damages, or there it
+/// closes everything.
 class ChaosProxy {
  public:
   enum class Chaos { kNone, kFlipBit, kClose };

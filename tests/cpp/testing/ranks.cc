@@ -24,7 +24,8 @@ void Nothing(CommOptions&) {}
 
 std::size_t OpenDescriptors() {
   std::size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
+    ++count;
   return count;
 }
 
@@ -121,7 +122,8 @@ void RunRanks(int world, const Layout& layout, const std::function<void(Communic
   RunRanks(world, layout, Nothing, body);
 }
 
-std::vector<std::string> RunProcesses(int world, const Layout& layout, const std::function<void(CommOptions&)>& adjust,
+std::vector<std::string> RunProcesses(int world, const Layout& layout,
+                                      const std::function<void(CommOptions&)>& adjust,
                                       const std::function<void(Communicator&)>& body) {
   const std::size_t descriptors = OpenDescriptors();
   std::string directory = ::testing::TempDir() + "orca-XXXXXX";
@@ -140,13 +142,17 @@ std::vector<std::string> RunProcesses(int world, const Layout& layout, const std
         read_end.Reset();
         std::string error;
         try {
-          const auto communicator = Join(
-              {.rank = rank, .world = world, .layout = layout, .store = comm::NewFileStore(directory), .adjust = adjust});
+          const auto communicator = Join({.rank = rank,
+                                          .world = world,
+                                          .layout = layout,
+                                          .store = comm::NewFileStore(directory),
+                                          .adjust = adjust});
           body(*communicator);
         } catch (...) {
           error = DescribeError(std::current_exception());
         }
-        if (::testing::Test::HasFailure() && error.empty()) error = "an expectation failed in a rank";
+        if (::testing::Test::HasFailure() && error.empty())
+          error = "an expectation failed in a rank";
         [[maybe_unused]] const auto written = ::write(write_end.get(), error.data(), error.size());
         ::_exit(0);
       }
@@ -169,7 +175,8 @@ std::vector<std::string> RunProcesses(int world, const Layout& layout, const std
   return errors;
 }
 
-std::vector<std::string> RunProcesses(int world, const Layout& layout, const std::function<void(Communicator&)>& body) {
+std::vector<std::string> RunProcesses(int world, const Layout& layout,
+                                      const std::function<void(Communicator&)>& body) {
   return RunProcesses(world, layout, Nothing, body);
 }
 

@@ -51,14 +51,18 @@ std::vector<std::string> RunThreads(int count, const std::function<void(int rank
 /// "peer lost: rank 1 ...", or nothing when there is no error.
 std::string DescribeError(const std::exception_ptr& error);
 
-/// Runs `body` on `world` ranks, each a thread with its own Communicator; rethrows the first exception of any of them.
-void RunRanks(int world, const Layout& layout, const std::function<void(comm::Communicator&)>& body);
+/// Runs `body` on `world` ranks, each a thread with its own Communicator; rethrows the first
+/// exception of any of them.
+void RunRanks(int world, const Layout& layout,
+              const std::function<void(comm::Communicator&)>& body);
 /// As above, with the options changed by `adjust`.
-void RunRanks(int world, const Layout& layout, const std::function<void(comm::CommOptions&)>& adjust,
+void RunRanks(int world, const Layout& layout,
+              const std::function<void(comm::CommOptions&)>& adjust,
               const std::function<void(comm::Communicator&)>& body);
 
-/// Runs `body` on `world` ranks, each a forked process; returns what each printed as its error, empty for none. A rank
-/// that is killed reports "signal N". Descriptor and process counts of this process are checked to be as before.
+/// Runs `body` on `world` ranks, each a forked process; returns what each printed as its error,
+/// empty for none. A rank that is killed reports "signal N". Descriptor and process counts of this
+/// process are checked to be as before.
 std::vector<std::string> RunProcesses(int world, const Layout& layout,
                                       const std::function<void(comm::Communicator&)>& body);
 std::vector<std::string> RunProcesses(int world, const Layout& layout,

@@ -102,7 +102,8 @@ double FoldFloats(DType dtype, ReduceOp op, const std::vector<double>& values, d
   return op == ReduceOp::kAverage && divisor > 0 ? Round(dtype, result / divisor) : result;
 }
 
-std::int64_t FoldIntegers(ReduceOp op, const std::vector<std::int64_t>& values, std::int64_t divisor) {
+std::int64_t FoldIntegers(ReduceOp op, const std::vector<std::int64_t>& values,
+                          std::int64_t divisor) {
   std::int64_t result = values[0];
   for (std::size_t i = 1; i < values.size(); ++i) {
     const std::int64_t value = values[i];
@@ -154,13 +155,14 @@ void FoldElement(DType dtype, ReduceOp op, const std::vector<const std::byte*>& 
   }
   std::vector<std::int64_t> values;
   for (const std::byte* source : sources) values.push_back(LoadInteger(dtype, source));
-  const std::int64_t result = dtype == DType::kBool ? FoldBools(op, values)
-                                                    : FoldIntegers(op, values, static_cast<std::int64_t>(divisor));
+  const std::int64_t result = dtype == DType::kBool
+                                  ? FoldBools(op, values)
+                                  : FoldIntegers(op, values, static_cast<std::int64_t>(divisor));
   std::memcpy(to, &result, comm::SizeOf(dtype));  // little endian: cut to the type
 }
 
-Buffer FoldTiles(DType dtype, ReduceOp op, const std::vector<Buffer>& tiles, const std::vector<double>& factors,
-                 std::size_t divisor) {
+Buffer FoldTiles(DType dtype, ReduceOp op, const std::vector<Buffer>& tiles,
+                 const std::vector<double>& factors, std::size_t divisor) {
   const std::size_t size = comm::SizeOf(dtype);
   Buffer result(kTile * size);
   for (std::size_t i = 0; i < kTile; ++i) {
@@ -190,7 +192,8 @@ double ValueOf(DType dtype, const std::byte* element) {
 double FactorOf(int rank) { return 0.3 + 0.7 * rank; }
 
 Buffer InputTile(DType dtype, ReduceOp op, int rank) {
-  std::mt19937_64 random(static_cast<std::uint64_t>(rank) * 100 + static_cast<std::uint64_t>(dtype));
+  std::mt19937_64 random(static_cast<std::uint64_t>(rank) * 100 +
+                         static_cast<std::uint64_t>(dtype));
   const std::size_t size = comm::SizeOf(dtype);
   Buffer tile(kTile * size);
   for (std::size_t i = 0; i < kTile; ++i) {
