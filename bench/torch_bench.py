@@ -95,7 +95,7 @@ def bench_allreduce(turns: Turns, sizes: list[int]) -> None:
 
 def bench_dispatch(turns: Turns) -> None:
     """A call of 1 KiB and a barrier against what torch itself needs to dispatch a call that does nothing."""
-    import torch.testing._internal.distributed.fake_pg  # noqa: F401  registers the backend "fake"
+    import torch.testing._internal.distributed.fake_pg
 
     orca = dist.new_group(backend="orca")
     fake = dist.new_group(backend="fake")
@@ -146,55 +146,64 @@ class LeNet(nn.Module):
         return self.fc3(relu(self.fc2(relu(self.fc1(x)))))
 
 
-def bench_ddp(turns: Turns, batches: list[int]) -> None:
-    """Training steps with DDP over orca and over gloo, and of the bare model without synchronisation."""
+def bench_ddp_batch(turns: Turns, orca: dist.ProcessGroup, batch: int) -> None:
+    torch.manual_seed(1)
+    images, labels = torch.randn(batch, 1, 28, 28), torch.randint(0, 10, (batch,))
+    models: dict[str, nn.Module] = {}
+    for name, group in (("alone", None), ("orca", orca), ("gloo", dist.group.WORLD)):
+        torch.manual_seed(7)
+        model = LeNet()
+        models[name] = (
+            model
+            if group is None
+            else nn.parallel.DistributedDataParallel(model, process_group=group)
+        )
+    optimizers = {
+        name: torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
+        for name, model in models.items()
+    }
+    steps = 60 if batch <= 16 else 20 if batch <= 64 else 8
+
+    def train(name: str) -> None:
+        model, optimizer = models[name], optimizers[name]
+        for _ in range(steps):
+            optimizer.zero_grad()
+            cross_entropy(model(images), labels).backward()
+            optimizer.step()
+
+    for name in models:
+        train(name)
+    times: dict[str, list[float]] = {name: [] for name in models}
+    for turn in range(15):
+        names = list(models)
+        for name in names[turn % 3 :] + names[: turn % 3]:
+            times[name].append(turns.time(lambda: None, lambda name=name: train(name)) / steps)
+    times = {name: turns.slowest(values) for name, values in times.items()}
+    # The data is the same on all ranks, so all three have trained the same model.
+    expected = [parameter.detach() for parameter in models["alone"].parameters()]
+    for name in ("orca", "gloo"):
+        for parameter, reference in zip(models[name].parameters(), expected, strict=True):
+            if not torch.allclose(parameter, reference, rtol=1e-3, atol=1e-4):
+                raise AssertionError(f"training over {name} gave another model")
     world = dist.get_world_size()
+    report(f"ddp{world}-alone/{batch}", times["orca"], times["alone"])
+    report(f"ddp{world}-gloo/{batch}", times["orca"], times["gloo"])
+
+
+def bench_ddp(turns: Turns, batches: list[int]) -> None:
+    """Training steps with DDP over orca and over gloo, and of the bare model without either."""
     orca = dist.new_group(backend="orca")
     for batch in batches or [4, 64, 256]:
-        torch.manual_seed(1)
-        images, labels = torch.randn(batch, 1, 28, 28), torch.randint(0, 10, (batch,))
-        models: dict[str, nn.Module] = {}
-        for name, group in (("alone", None), ("orca", orca), ("gloo", dist.group.WORLD)):
-            torch.manual_seed(7)
-            model = LeNet()
-            models[name] = (
-                model if group is None else nn.parallel.DistributedDataParallel(model, process_group=group)
-            )
-        optimizers = {
-            name: torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9) for name, model in models.items()
-        }
-        steps = 60 if batch <= 16 else 20 if batch <= 64 else 8
-
-        def train(name: str, count: int) -> None:
-            model, optimizer = models[name], optimizers[name]
-            for _ in range(count):
-                optimizer.zero_grad()
-                cross_entropy(model(images), labels).backward()
-                optimizer.step()
-
-        for name in models:
-            train(name, steps)
-        times: dict[str, list[float]] = {name: [] for name in models}
-        for turn in range(15):
-            names = list(models)
-            for name in names[turn % 3 :] + names[: turn % 3]:
-                times[name].append(turns.time(lambda: None, lambda name=name: train(name, steps)) / steps)
-        times = {name: turns.slowest(values) for name, values in times.items()}
-        # The data is the same on all ranks, so all three have trained the same model.
-        expected = [parameter.detach() for parameter in models["alone"].parameters()]
-        for name in ("orca", "gloo"):
-            for parameter, reference in zip(models[name].parameters(), expected, strict=True):
-                if not torch.allclose(parameter, reference, rtol=1e-3, atol=1e-4):
-                    raise AssertionError(f"training over {name} gave another model")
-        report(f"ddp{world}-alone/{batch}", times["orca"], times["alone"])
-        report(f"ddp{world}-gloo/{batch}", times["orca"], times["gloo"])
+        bench_ddp_batch(turns, orca, batch)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("what", choices=["allreduce", "dispatch", "ddp"])
     parser.add_argument("--pin", action="store_true", help="one core a rank")
-    parser.add_argument("--sizes", type=int, nargs="*", default=[], help="bytes, or batch sizes for ddp")
+    parser.add_argument(
+        "--sizes", type=int, nargs="*", default=[], help="bytes, or batch sizes for ddp"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     local_rank = int(os.environ["LOCAL_RANK"])
