@@ -117,7 +117,7 @@ OrcaBackend::OrcaBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
       api_(Engine()),
       epoch_(ForkEpoch()),
       options_(std::move(options)),
-      errors_(std::make_shared<ErrorState>(static_cast<int>(c10d::ErrorType::SUCCESS))),
+      group_(std::make_shared<GroupState>()),
       timeout_ms_(options_->timeout.count()),
       self_mailbox_(rank) {
   init();
@@ -195,14 +195,25 @@ c10::intrusive_ptr<c10d::Backend> OrcaBackend::split(const c10::intrusive_ptr<c1
 }
 
 void OrcaBackend::abort() {
+  if (epoch_ != ForkEpoch() || comm_.load() == nullptr) return;
   const GilReleased released;
   const Use use(*this, "orca:abort");
   api_.abort(use.comm(), ("rank " + std::to_string(rank_) + " aborted the process group").c_str());
 }
 
+void OrcaBackend::Drain() const {
+  // Where a peer is gone, the engine ends the calls sooner.
+  constexpr std::chrono::seconds kPatience(5);
+  const auto limit = std::chrono::steady_clock::now() + kPatience;
+  while (group_->pending.load() > 0 && std::chrono::steady_clock::now() < limit) {
+    std::this_thread::sleep_for(Milliseconds(1));
+  }
+}
+
 void OrcaBackend::shutdown() {
   if (epoch_ != ForkEpoch()) return;
   const GilReleased released;
+  if (comm_.load() != nullptr && !InEngineCallback()) Drain();
   OrcaComm* comm = comm_.exchange(nullptr);
   if (comm == nullptr) return;
   self_mailbox_.Close(std::make_exception_ptr(
@@ -226,7 +237,7 @@ void OrcaBackend::shutdown() {
 void OrcaBackend::RunStep(OrcaComm* comm, const OrcaCall* call, const char* name) {
   OrcaError error;
   if (C10_LIKELY(api_.run(comm, call, &error) == 0)) return;
-  NoteError(*errors_, error);
+  NoteError(*group_, error);
   ThrowError(error, name);
 }
 
@@ -250,14 +261,15 @@ c10::intrusive_ptr<OrcaWork> OrcaBackend::Launch(Task&& task) {
   const bool profiled = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE).has_value();
   auto work =
       c10::make_intrusive<OrcaWork>(task.type, task.name, sequence, std::move(task.outputs),
-                                    std::move(task.rest), errors_, profiled ? task.name : nullptr);
+                                    std::move(task.rest), group_, profiled ? task.name : nullptr);
   work->Nest(std::move(task.nested));
+  work->CountAsPending();
   for (Step& step : task.steps) {
     void* context = work->ExpectDone();
     OrcaError error;
     if (api_.start(use.comm(), step.Ready(), &OrcaWork::OnDone, context, &error) == 0) continue;
     work->Forget(context);
-    NoteError(*errors_, error);
+    NoteError(*group_, error);
     if (&step == task.steps.begin()) ThrowError(error, task.name);
     work->Fail(MakeError(error, task.name));
     break;
@@ -291,7 +303,7 @@ WorkPtr OrcaBackend::endCoalescing() {
     outputs.insert(outputs.end(), work->outputs().begin(), work->outputs().end());
   }
   auto whole = c10::make_intrusive<OrcaWork>(OpType::COALESCED, "orca:coalesced", sequence_.load(),
-                                             std::move(outputs), Rest{}, errors_, nullptr);
+                                             std::move(outputs), Rest{}, group_, nullptr);
   for (const auto& work : batch) {
     whole->ExpectPart();
     work->Join(whole);

@@ -67,7 +67,7 @@ class OrcaBackend final : public c10d::Backend {
                                           const c10::intrusive_ptr<Options>& opts) override;
   void abort() override;
   void shutdown() override;
-  c10d::ErrorType getError() override { return static_cast<c10d::ErrorType>(errors_->load()); }
+  c10d::ErrorType getError() override { return static_cast<c10d::ErrorType>(group_->error.load()); }
   void setSequenceNumberForGroup() override {}  // Every rank counts from 0.
   std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
 
@@ -132,6 +132,9 @@ class OrcaBackend final : public c10d::Backend {
   c10::intrusive_ptr<OrcaWork> Launch(Task&& task);
   /// Runs the steps on this thread.
   void Run(Task& task);
+  /// Waits a while for the started collectives, as destroy_process_group may come right after their
+  /// start.
+  void Drain() const;
   void RunStep(OrcaComm* comm, const OrcaCall* call, const char* name);
   /// Gives the work to startCoalescing's list, if there is one.
   void Collect(const c10::intrusive_ptr<OrcaWork>& work);
@@ -149,7 +152,7 @@ class OrcaBackend final : public c10d::Backend {
   const OrcaApi& api_;
   const int epoch_;  // The fork epoch that the group belongs to.
   const c10::intrusive_ptr<OrcaOptions> options_;
-  const std::shared_ptr<ErrorState> errors_;
+  const std::shared_ptr<GroupState> group_;
   std::atomic<std::int64_t> timeout_ms_;
   std::atomic<OrcaComm*> comm_{nullptr};
   std::atomic<int> users_{0};

@@ -376,7 +376,7 @@ WorkPtr OrcaBackend::StartMessage(OpType type, const char* name, Tensors& tensor
   const bool profiled = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE).has_value();
   const std::uint64_t sequence = sequence_.fetch_add(1, std::memory_order_relaxed) + 1;
   auto work = c10::make_intrusive<OrcaWork>(type, name, sequence, tensors, std::move(task.rest),
-                                            errors_, profiled ? name : nullptr);
+                                            group_, profiled ? name : nullptr);
   if (to_self) {
     ExchangeWithSelf(work, tensors[0], message.tag);
     return work;
@@ -386,7 +386,7 @@ WorkPtr OrcaBackend::StartMessage(OpType type, const char* name, Tensors& tensor
   if (message.start(use.comm(), buffer, message.peer, static_cast<std::uint64_t>(message.tag),
                     &OrcaWork::OnDone, context, &error) != 0) {
     work->Forget(context);
-    NoteError(*errors_, error);
+    NoteError(*group_, error);
     ThrowError(error, name);
   }
   work->Release();

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <utility>
 
 namespace orca::plugin {
 namespace {
@@ -61,16 +62,16 @@ thread_local bool in_engine_callback = false;
 
 bool InEngineCallback() { return in_engine_callback; }
 
-void NoteError(ErrorState& errors, const OrcaError& error) {
+void NoteError(GroupState& group, const OrcaError& error) {
   switch (static_cast<Code>(error.code)) {
     case Code::kInvalidArgument:  // The group is as good as before.
       return;
     case Code::kTimeout:
-      return errors.store(static_cast<int>(c10d::ErrorType::TIMEOUT));
+      return group.error.store(static_cast<int>(c10d::ErrorType::TIMEOUT));
     case Code::kPeerLost:
-      return errors.store(static_cast<int>(c10d::ErrorType::REMOTE_ERROR));
+      return group.error.store(static_cast<int>(c10d::ErrorType::REMOTE_ERROR));
     default:
-      return errors.store(static_cast<int>(c10d::ErrorType::COMM_ERROR));
+      return group.error.store(static_cast<int>(c10d::ErrorType::COMM_ERROR));
   }
 }
 
@@ -83,14 +84,23 @@ void Rest::Copy() {
 }
 
 OrcaWork::OrcaWork(c10d::OpType type, const char* name, std::uint64_t sequence,
-                   std::vector<at::Tensor> outputs, Rest rest, std::shared_ptr<ErrorState> errors,
+                   std::vector<at::Tensor> outputs, Rest rest, std::shared_ptr<GroupState> group,
                    const char* profile)
     : Work(-1, type, profile),
       name_(name),
       sequence_(sequence),
       outputs_(std::move(outputs)),
       rest_(std::move(rest)),
-      errors_(std::move(errors)) {}
+      group_(std::move(group)) {}
+
+void OrcaWork::CountAsPending() {
+  counted_ = true;
+  group_->pending.fetch_add(1);
+}
+
+void OrcaWork::Uncount() {
+  if (std::exchange(counted_, false)) group_->pending.fetch_sub(1);
+}
 
 void* OrcaWork::ExpectDone() {
   ExpectPart();
@@ -121,17 +131,19 @@ void OrcaWork::Join(c10::intrusive_ptr<OrcaWork> whole) {
 }
 
 void OrcaWork::OnDone(void* context, const OrcaError* error, std::int32_t source) {
-  in_engine_callback = true;
-  {
+  const bool nested = std::exchange(in_engine_callback, true);
+  try {
     const auto self = c10::intrusive_ptr<OrcaWork>::reclaim(static_cast<OrcaWork*>(context));
     std::exception_ptr thrown;
     if (error != nullptr) {
-      if (self->errors_) NoteError(*self->errors_, *error);
+      NoteError(*self->group_, *error);
       thrown = MakeError(*error, self->name_);
     }
     self->PartEnded(std::move(thrown), source);
+  } catch (const std::exception& e) {  // The border to the engine, which is C.
+    TORCH_WARN("orca: what was chained to a future threw: ", e.what());
   }
-  in_engine_callback = false;
+  in_engine_callback = nested;
 }
 
 void OrcaWork::PartEnded(std::exception_ptr error, int source) {
@@ -150,6 +162,7 @@ void OrcaWork::End() {
     Fail(std::current_exception());
   }
   rest_ = {};
+  Uncount();
   if (recordFunctionEndCallback_) {
     recordFunctionEndCallback_();  // Before anybody can know of the end and stop the profiler.
     recordFunctionEndCallback_ = nullptr;

@@ -15,10 +15,13 @@
 
 namespace orca::plugin {
 
-/// The latest failure of a group, as c10d::ErrorType; shared by a backend and its works.
-using ErrorState = std::atomic<int>;
+/// What a backend and its works both know of the group.
+struct GroupState {
+  std::atomic<int> error{0};    ///< The latest failure, as c10d::ErrorType.
+  std::atomic<int> pending{0};  ///< Started collectives that have not ended.
+};
 
-void NoteError(ErrorState& errors, const OrcaError& error);
+void NoteError(GroupState& group, const OrcaError& error);
 
 /// Whether this thread is in a completion callback of the engine, and so must not wait for the
 /// engine.
@@ -47,13 +50,17 @@ class OrcaWork final : public c10d::Work {
   /// A call that goes on until Release and the end of all parts that it was told to expect.
   /// `profile` is the title of the event in a profile, or null.
   OrcaWork(c10d::OpType type, const char* name, std::uint64_t sequence,
-           std::vector<at::Tensor> outputs, Rest rest, std::shared_ptr<ErrorState> errors,
+           std::vector<at::Tensor> outputs, Rest rest, std::shared_ptr<GroupState> group,
            const char* profile);
+
+  ~OrcaWork() override { Uncount(); }
 
   /// Sets the value of the future to a list of lists, as allgather_coalesced wants it. Before the
   /// future is used.
   void Nest(std::vector<std::vector<at::Tensor>> outputs) { nested_ = std::move(outputs); }
 
+  /// Adds this work to the group's pending ones until it ends, or is destroyed without.
+  void CountAsPending();
   /// One part more must end.
   void ExpectPart() { parts_.fetch_add(1, std::memory_order_relaxed); }
   /// As above; returns the context for the OnDone that ends the part.
@@ -89,6 +96,7 @@ class OrcaWork final : public c10d::Work {
 
  private:
   void End();
+  void Uncount();
   void CompleteFuture(c10::ivalue::Future& future) const;
 
   const char* const name_;
@@ -96,10 +104,11 @@ class OrcaWork final : public c10d::Work {
   const std::vector<at::Tensor> outputs_;
   std::chrono::milliseconds limit_ = kNoTimeout;
   std::vector<std::vector<at::Tensor>> nested_;
-  Rest rest_;                           // Touched by the thread that ends the work only.
-  std::shared_ptr<ErrorState> errors_;  // Null for works that have ended from the start.
-  std::atomic<int> parts_{1};           // Parts that have not ended, and one for Release.
+  Rest rest_;                          // Touched by the thread that ends the work only.
+  std::shared_ptr<GroupState> group_;  // Null for works that have ended from the start.
+  std::atomic<int> parts_{1};          // Parts that have not ended, and one for Release.
   std::atomic<bool> ended_{false};
+  bool counted_ = false;        // Whether group_->pending counts this work.
   int source_ = -1;             // Guarded by mutex_, as are those below.
   bool python_future_ = false;  // Whether Python code may wait for future_.
   c10::intrusive_ptr<c10::ivalue::Future> future_;

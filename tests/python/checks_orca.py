@@ -379,6 +379,18 @@ def shutdown_refuses_later_calls() -> str:
     return message_of(lambda: own.allreduce([torch.ones(1)]), dist.DistBackendError)
 
 
+def destroy_lets_started_calls_end() -> list[float]:
+    """Rank 0 is at the end of the group before rank 1 has begun."""
+    group = dist.new_group()
+    if dist.get_rank() == 1:
+        time.sleep(0.5)
+    tensors = [torch.ones(100_000) for _ in range(4)]
+    for tensor in tensors:
+        dist.all_reduce(tensor, group=group, async_op=True)
+    dist.destroy_process_group(group)
+    return [float(tensor.max()) for tensor in tensors]
+
+
 # --- forks
 
 

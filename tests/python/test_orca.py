@@ -81,6 +81,11 @@ def test_a_group_that_was_shut_down_says_so(pool: RankPool) -> None:
     assert "shut down" in told[0]
 
 
+def test_destroy_lets_started_calls_end(pool: RankPool) -> None:
+    got = pool.run(checks.destroy_lets_started_calls_end, "orca", 2)
+    assert got == {0: [2.0] * 4, 1: [2.0] * 4}
+
+
 @pytest.mark.parametrize("scheme", ["file", "tcp"])
 def test_joins_by_url(pool: RankPool, scheme: str) -> None:
     pool.run(checks.joins_by_url, None, 2, scheme=scheme)

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <future>
 #include <latch>
@@ -76,7 +77,7 @@ TEST_P(AsyncTest, StartDoesNotWaitForAPeer) {
   // Rank 1 makes its calls only when rank 0 has returned from all of its Starts.
   std::latch started(1);
   testing::RunRanks(2, GetParam(), [&](Communicator& comm) {
-    std::vector<std::vector<int>> data(20, std::vector<int>(100'000, 1));
+    std::vector<std::vector<int>> data(20, std::vector<int>(20'000, 1));
     std::vector<Work> works;
     if (comm.rank() == 1) started.wait();
     for (auto& values : data)
@@ -91,7 +92,7 @@ TEST_P(AsyncTest, StartDoesNotWaitForAPeer) {
     }
     for (const Work& work : works) work.Wait();
     for (const auto& values : data) EXPECT_THAT(values, Each(2));
-    EXPECT_THAT(received, Each(1 - comm.rank()));
+    EXPECT_EQ(std::count(received.begin(), received.end(), 1 - comm.rank()), 1'000'000);
     comm.Barrier();
   });
 }
@@ -104,8 +105,8 @@ TEST_P(AsyncTest, CrossingOrdersOnTwoGroupsDoNotDeadlock) {
     const auto b =
         Join(Seat{.rank = rank, .world = 2, .layout = GetParam(), .store = store, .group = "b"});
     for (int round = 0; round < 20; ++round) {
-      std::vector<int> first(30'000, 1);
-      std::vector<int> second(30'000, 2);
+      std::vector<int> first(5'000, 1);
+      std::vector<int> second(5'000, 2);
       Communicator& early = rank == 0 ? *a : *b;
       Communicator& late = rank == 0 ? *b : *a;
       auto& early_data = rank == 0 ? first : second;
