@@ -18,7 +18,7 @@ void Raise(const orca::Error& error) {
 }  // namespace
 
 NB_MODULE(_core, m) {
-  m.attr("__version__") = ORCA_VERSION;
+  m.attr("version") = ORCA_VERSION;
   nb::register_exception_translator(
       [](const std::exception_ptr& thrown, void*) {
         try {

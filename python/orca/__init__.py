@@ -11,7 +11,9 @@ Example:
     2
 """
 
-from orca._native._core import __version__
+from orca._native import _core
 from orca.errors import OrcaError
 
 __all__ = ["OrcaError", "__version__"]
+
+__version__: str = _core.version

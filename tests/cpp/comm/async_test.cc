@@ -34,7 +34,7 @@ TEST_P(AsyncTest, ManyCallsInFlightEndInTheirOrderEachWithOneCallback) {
     for (int i = 0; i < kCalls; ++i) {
       works.push_back(comm.Start(
           Collective::AllReduce(AsBytes(data[static_cast<std::size_t>(i)]), DType::kInt32),
-          [&order, i](std::exception_ptr error, int) {
+          [&order, i](const std::exception_ptr& error, int) {
             EXPECT_FALSE(error);
             order.push_back(i);
           }));
@@ -186,7 +186,7 @@ TEST_P(AsyncTest, AGroupThatGoesEndsItsPendingCalls) {
         }
         int value = 0;
         comm.Start(Collective::AllReduce(BytesOf(value), DType::kInt32),
-                   [&](std::exception_ptr error, int) {
+                   [&](const std::exception_ptr& error, int) {
                      outcome.set_value(testing::DescribeError(error));
                      closed.count_down();
                    });
