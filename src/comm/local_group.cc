@@ -25,6 +25,7 @@ constexpr std::size_t kSpace = 512;
 constexpr std::size_t kStagingTarget = std::size_t{48} << 20;  // for all ranks of a host together
 constexpr std::size_t kStagingMin = std::size_t{64} << 10;
 constexpr std::size_t kStagingMax = std::size_t{512} << 10;
+constexpr std::chrono::milliseconds kShortestNap(1);
 constexpr std::chrono::milliseconds kLongestNap(100);  // how often a sleeper looks after its peers
 
 using Clock = Deadline::Clock;
@@ -282,7 +283,9 @@ void LocalGroup::WaitAsleep(const std::function<bool(int)>& reached) {
   } sleeper(header_->sleepers);
   FullFence();
   const std::uint32_t bell_before = header_->doorbell.load();
-  for (std::chrono::milliseconds nap(1);; nap = std::min(2 * nap, kLongestNap)) {
+  // A missed bell is possible only where ranks spin; see Wait.
+  std::chrono::milliseconds nap = options_.spin.count() == 0 ? kLongestNap : kShortestNap;
+  for (;; nap = std::min(2 * nap, kLongestNap)) {
     const std::uint32_t bell = header_->doorbell.load();
     if (all_reached()) {
       // Nobody rang: this rank was the last, without having seen it while it spun.

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +12,11 @@ from launcher import RankPool, open_sockets
 
 def children() -> set[int]:
     """The processes that this one started and that are still there."""
-    return {
-        int(pid)
-        for task in Path("/proc/self/task").iterdir()
-        for pid in (task / "children").read_text().split()
-    }
+    found: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # A thread that ends meanwhile.
+            found.update(int(pid) for pid in (task / "children").read_text().split())
+    return found
 
 
 def is_helper(pid: int) -> bool:
