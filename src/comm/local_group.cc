@@ -105,7 +105,7 @@ enum AbortState : std::uint32_t { kNone, kWriting, kSet };
 }  // namespace
 
 /// At the front of the segment. Words that different ranks write sit on lines of their own.
-struct LocalGroup::Header {
+struct alignas(kSpace) LocalGroup::Header {
   std::uint64_t magic = 0;
   std::int32_t size = 0;
   alignas(kLine) std::atomic<std::uint32_t> doorbell{0};
