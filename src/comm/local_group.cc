@@ -65,7 +65,8 @@ constexpr std::uint64_t kRegistered = std::uint64_t{1} << 63;
 
 std::uint64_t Fingerprint(const CallRecord& record, std::uint64_t sequence) {
   // Odd factors and shifts, so that every field reaches the upper bits.
-  std::uint64_t hash = record.count * 0x9e3779b97f4a7c15 + record.cut * 0x2545f4914f6cdd1d;
+  std::uint64_t hash =
+      record.count * 0x9e3779b97f4a7c15 + std::uint64_t{record.cut} * 0x2545f4914f6cdd1d;
   hash ^= hash >> 29;
   hash += (static_cast<std::uint64_t>(record.op) << 48) ^
           (static_cast<std::uint64_t>(record.dtype) << 40) ^
