@@ -19,14 +19,16 @@ std::vector<double> Factors(const LocalGroup& group, ReduceOp op) {
 // it is wanted.
 void ReduceInPlace(LocalGroup& group, const LocalReduction& call, const Reduction& reduction) {
   const ConstBytes own = call.inputs[static_cast<std::size_t>(group.index())];
-  const auto offset = static_cast<std::size_t>(own.data() - call.base);
-  const auto buffers = group.PeerBuffers(const_cast<std::byte*>(call.base), offset);
-  std::byte* const target =
-      call.to_one >= 0 ? buffers[static_cast<std::size_t>(call.to_one)] : call.result.data();
-  const std::vector<const std::byte*> sources(buffers.begin(), buffers.end());
-  const std::span<std::byte* const> targets =
-      call.to_all ? buffers : std::span<std::byte* const>(&target, 1);
-  if (!own.empty()) Reduce(reduction, sources, targets, own.size() / SizeOf(call.dtype));
+  if (!own.empty()) {
+    const auto offset = static_cast<std::size_t>(own.data() - call.base);
+    const auto buffers = group.PeerBuffers(const_cast<std::byte*>(call.base), offset);
+    std::byte* const target =
+        call.to_one >= 0 ? buffers[static_cast<std::size_t>(call.to_one)] : call.result.data();
+    const std::vector<const std::byte*> sources(buffers.begin(), buffers.end());
+    const std::span<std::byte* const> targets =
+        call.to_all ? buffers : std::span<std::byte* const>(&target, 1);
+    Reduce(reduction, sources, targets, own.size() / SizeOf(call.dtype));
+  }
   group.Sync();  // nobody may touch its buffer before all have read and written it
 }
 
