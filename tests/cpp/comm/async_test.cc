@@ -176,6 +176,7 @@ TEST_P(AsyncTest, ASubgroupWorksBesideTheGroupThatHoldsIt) {
 TEST_P(AsyncTest, AGroupThatGoesEndsItsPendingCalls) {
   std::promise<std::string> outcome;
   std::latch closed(1);
+  int value = 0;  // outlives the group, as a pending call's memory must
   const auto errors = testing::RunRanksAndCatch(
       2, GetParam(), [](CommOptions&) {},
       [&](Communicator& comm) {
@@ -184,7 +185,6 @@ TEST_P(AsyncTest, AGroupThatGoesEndsItsPendingCalls) {
           closed.wait();
           return;
         }
-        int value = 0;
         comm.Start(Collective::AllReduce(BytesOf(value), DType::kInt32),
                    [&](const std::exception_ptr& error, int) {
                      outcome.set_value(testing::DescribeError(error));
