@@ -9,8 +9,10 @@ tree=$ROOT/build/$preset
 options=()
 case $preset in
   release) options=(-DPython_EXECUTABLE="$PYTHON") ;;
-  fuzz) options=(-DCMAKE_CXX_COMPILER="$(clang_tool clang++)") ;;
+  # Line numbers are enough for a sanitizer's stacks, and this compiles in less than half the time.
+  *) options=(-DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1 -DNDEBUG") ;;
 esac
+[[ $preset == fuzz ]] && options+=(-DCMAKE_CXX_COMPILER="$(clang_tool clang++)")
 
 cd "$ROOT"
 key=$(cat CMakePresets.json versions/*.txt tools/build.sh | sha256sum | cut -c 1-16)

@@ -78,6 +78,9 @@ class GroupCommunicator final : public Communicator {
       return;
     }
     if (!queue_->idle()) Abort("the group was closed while a collective was under way");
+    // A failure that another rank of this host noted may not have reached the other hosts yet; rank
+    // 0 would leave without having passed it on.
+    if (const auto failure = local_->failure()) monitor_->Fail(*failure);
     queue_.reset();
     local_->Leave();
     monitor_->Leave();  // its thread uses the messenger until here
