@@ -21,7 +21,7 @@ LOGS = ROOT / "build/logs"
 PYTHON = str(ROOT / ".venv/bin/python")
 PYTEST_CLOSING = re.compile(r"^(=+ )?(\d+ \w+|no tests ran)(, \d+ \w+)* in \d+.*s")
 CTEST_CLOSING = re.compile(r"^\d+% tests passed, .*out of \d+$")
-PYTEST_SKIP = re.compile(r"^SKIPPED \[\d+\] .*")
+PYTEST_SKIP = re.compile(r"^SKIPPED \[(\d+)\] .*")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 SANITIZER_ENVIRONMENT = {
@@ -45,6 +45,7 @@ class Stage:
     failed: bool = False
     closing: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
+    skip_count: int = 0
 
 
 START = float(os.environ.setdefault("ORCA_START", str(int(time.time()))))
@@ -155,9 +156,11 @@ def read_cases(stage: Stage) -> None:
         if re.match(r"\[  SKIPPED \] \S+ \(", line):
             back = lines[max(0, i - 8) : i]
             starts = [k for k, text in enumerate(back) if text.endswith(": Skipped")]
-            reason = " ".join(back[starts[-1] + 1 :]).strip() if starts else "no reason given"
+            reason = " ".join(back[starts[-1] + 1 :]).strip() if starts else ""
+            reason = reason or "no reason given"
             reasons[reason] = reasons.get(reason, 0) + 1
     stage.skipped += [f"{count} x {reason}" for reason, count in reasons.items()]
+    stage.skip_count += sum(reasons.values())
     if stage.closing and passed:
         stage.closing[-1] += f" ({passed} cases passed, {sum(reasons.values())} skipped)"
 
@@ -196,8 +199,9 @@ def run(stage: Stage) -> None:
                     or plain.startswith("lint: ")
                 ):
                     stage.closing = [plain]
-                elif PYTEST_SKIP.match(plain):
+                elif match := PYTEST_SKIP.match(plain):
                     stage.skipped.append(plain)
+                    stage.skip_count += int(match[1])
         stage.failed = process.returncode != 0
     except OSError as error:
         print(f"{stage.command[0]} cannot be run: {error}")
@@ -215,7 +219,7 @@ def report(todo: list[Stage], before: float) -> None:
     for stage in done:
         for text in stage.skipped:
             print(f"  {stage.name:{width}}  {text}")
-    print(f"  {sum(len(stage.skipped) for stage in done) or 'nothing'}")
+    print(f"  {sum(stage.skip_count for stage in done)} in all")
     print("\nClosing lines of the runners")
     for stage in done:
         for line in stage.closing:

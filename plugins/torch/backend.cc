@@ -137,6 +137,7 @@ OrcaBackend::~OrcaBackend() {
 
 void OrcaBackend::CloseAll() {
   const GilReleased released;
+  MarkProcessEnding();
   const std::lock_guard lock(Groups().mutex);
   for (OrcaBackend* backend : Groups().backends) backend->shutdown();
 }
@@ -243,8 +244,13 @@ void OrcaBackend::RunStep(OrcaComm* comm, const OrcaCall* call, const char* name
 
 void OrcaBackend::Run(Task& task) {
   RECORD_USER_SCOPE(task.name);
-  const Use use(*this, task.name);
-  for (Step& step : task.steps) RunStep(use.comm(), step.Ready(), task.name);
+  try {
+    const Use use(*this, task.name);
+    for (Step& step : task.steps) RunStep(use.comm(), step.Ready(), task.name);
+  } catch (...) {
+    StayIfProcessEnds();
+    throw;
+  }
   task.rest.Copy();
 }
 

@@ -4,6 +4,8 @@
 #include <Python.h>
 #include <pthread.h>
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -57,10 +59,32 @@ class FutureThreads {
 };
 
 thread_local bool in_engine_callback = false;
+std::atomic<pthread_t> ending_thread{0};  // The thread that ends the interpreter, once it does.
+
+bool InterpreterEnds() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsFinalizing() != 0;
+#else
+  return _Py_IsFinalizing() != 0;
+#endif
+}
 
 }  // namespace
 
 bool InEngineCallback() { return in_engine_callback; }
+
+void MarkProcessEnding() { ending_thread.store(pthread_self()); }
+
+void StayIfProcessEnds() {
+  const pthread_t ending = ending_thread.load();
+  if (ending == 0 || ending == pthread_self()) return;
+  // A later atexit function may wait for this thread, so without an end it goes on at last.
+  constexpr std::chrono::seconds kPatience(10);
+  const auto limit = std::chrono::steady_clock::now() + kPatience;
+  while (InterpreterEnds() || std::chrono::steady_clock::now() < limit) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
 
 void NoteError(GroupState& group, const OrcaError& error) {
   switch (static_cast<Code>(error.code)) {
@@ -234,6 +258,8 @@ bool OrcaWork::wait(std::chrono::milliseconds timeout) {
                       c10::str(name_, " (number ", sequence_, "): not done after ", timeout.count(),
                                " ms of wait(); it goes on"));
     }
+    lock.unlock();
+    StayIfProcessEnds();
   }
   if (exception_) std::rethrow_exception(exception_);  // Not written any more.
   return true;

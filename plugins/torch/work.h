@@ -27,6 +27,14 @@ void NoteError(GroupState& group, const OrcaError& error);
 /// engine.
 bool InEngineCallback();
 
+/// The interpreter is about to end, and the groups with it; called by the thread that ends it.
+void MarkProcessEnding();
+/// Keeps a thread whose wait was cut short by that end from going back to Python. Before 3.14 an
+/// interpreter that ends kills a thread that asks for the GIL by unwinding its stack, and torch's
+/// bindings ask for it in a destructor, where unwinding means std::terminate. From 3.14 on the
+/// interpreter itself holds such threads, as this does.
+void StayIfProcessEnds();
+
 /// What a call leaves to do when the engine is done with it, and what must stay alive until then.
 struct Rest {
   std::vector<at::Tensor> held;                           ///< Memory that the engine uses.

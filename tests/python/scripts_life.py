@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import threading
+import time
 
 import torch
 import torch.distributed as dist
@@ -23,6 +24,12 @@ def step() -> None:
 def receive_in_vain() -> None:
     with contextlib.suppress(dist.DistBackendError):
         dist.recv(torch.ones(1), 1 - dist.get_rank(), tag=9)
+
+
+def reduce_in_vain(group: dist.ProcessGroup) -> None:
+    """Only rank 0 calls, so the call hangs."""
+    with contextlib.suppress(dist.DistBackendError):
+        dist.all_reduce(torch.ones(1), group=group)
 
 
 def main(how: str) -> None:
@@ -46,7 +53,11 @@ def main(how: str) -> None:
         # The end comes while another thread waits for a message that will not come.
         dist.init_process_group("orca")
         step()
+        group = dist.new_group()
         threading.Thread(target=receive_in_vain, daemon=True).start()
+        if dist.get_rank() == 0:
+            threading.Thread(target=reduce_in_vain, args=[group], daemon=True).start()
+            time.sleep(0.1)
         dist.barrier()
     elif how == "raises":
         dist.init_process_group("orca")

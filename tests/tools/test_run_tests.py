@@ -86,6 +86,7 @@ def test_skipped_tests_are_listed_with_their_reason(monkeypatch, capsys, tmp_pat
     assert "C++     1 x needs root" in out
     assert "Python  SKIPPED [1] test_x.py:3: no GPU" in out
     assert "(41 cases passed, 1 skipped)" in out
+    assert "\n  2 in all\n" in out
 
 
 def test_a_failing_step_shows_its_log_and_the_remedy(tmp_path):
