@@ -28,3 +28,9 @@ function(orca_warnings target)
     -Wno-missing-field-initializers -Werror
     $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)  # GCC 12 raises it for std::string's own operator+
 endfunction()
+
+# A compiler may link its own C++ library into ours. Then those symbols stay inside: a process with two such libraries
+# that see each other mixes their halves.
+function(orca_hide_static_libraries target)
+  target_link_options(${target} PRIVATE -Wl,--exclude-libs,ALL)
+endfunction()

@@ -114,6 +114,8 @@ def main():
     if dist.get_rank() == 0 and arguments.result:
         result = {"images_per_second": trained / seconds, "accuracy": right}
         arguments.result.write_text(json.dumps(result))
+    # A gloo thread that still holds a tensor while the interpreter ends would abort the process.
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -138,8 +138,11 @@ OrcaBackend::~OrcaBackend() {
 void OrcaBackend::CloseAll() {
   const GilReleased released;
   MarkProcessEnding();
-  const std::lock_guard lock(Groups().mutex);
-  for (OrcaBackend* backend : Groups().backends) backend->shutdown();
+  {
+    const std::lock_guard lock(Groups().mutex);
+    for (OrcaBackend* backend : Groups().backends) backend->shutdown();
+  }
+  WaitForFutures();
 }
 
 std::string OrcaBackend::Describe() {

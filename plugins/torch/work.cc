@@ -34,6 +34,12 @@ class FutureThreads {
     }
   }
 
+  /// Whether all tasks were done within `patience`.
+  bool Rest(std::chrono::milliseconds patience) {
+    std::unique_lock lock(mutex_);
+    return rest_.wait_for(lock, patience, [this] { return tasks_.empty() && busy_ == 0; });
+  }
+
  private:
   void Loop() {
     pthread_setname_np(pthread_self(), "orca-futures");
@@ -42,6 +48,7 @@ class FutureThreads {
       ++idle_;
       wake_.wait(lock, [this] { return !tasks_.empty(); });
       --idle_;
+      ++busy_;
       {
         const std::function<void()> task = std::move(tasks_.front());
         tasks_.pop_front();
@@ -49,13 +56,16 @@ class FutureThreads {
         task();
       }
       lock.lock();
+      if (--busy_ == 0) rest_.notify_all();
     }
   }
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<std::function<void()>> tasks_;  // Guarded by mutex_, as is idle_.
+  std::condition_variable rest_;
+  std::deque<std::function<void()>> tasks_;  // Guarded by mutex_, as are the counters.
   std::size_t idle_ = 0;
+  std::size_t busy_ = 0;
 };
 
 thread_local bool in_engine_callback = false;
@@ -72,6 +82,13 @@ bool InterpreterEnds() {
 }  // namespace
 
 bool InEngineCallback() { return in_engine_callback; }
+
+void WaitForFutures() {
+  constexpr std::chrono::seconds kPatience(5);
+  if (!PerProcess<FutureThreads>().Rest(kPatience)) {
+    TORCH_WARN("orca: what is chained to a future still runs while the interpreter ends");
+  }
+}
 
 void MarkProcessEnding() { ending_thread.store(pthread_self()); }
 

@@ -27,6 +27,10 @@ void NoteError(GroupState& group, const OrcaError& error);
 /// engine.
 bool InEngineCallback();
 
+/// Waits for what is chained to futures of ended calls. It uses Python objects, so it has to be
+/// done when the interpreter ends.
+void WaitForFutures();
+
 /// The interpreter is about to end, and the groups with it; called by the thread that ends it.
 void MarkProcessEnding();
 /// Keeps a thread whose wait was cut short by that end from going back to Python. Before 3.14 an
