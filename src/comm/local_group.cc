@@ -111,6 +111,7 @@ struct alignas(kSpace) LocalGroup::Header {
   std::int32_t size = 0;
   alignas(kLine) std::atomic<std::uint32_t> doorbell{0};
   alignas(kLine) std::atomic<std::uint32_t> sleepers{0};
+  alignas(kLine) std::atomic<std::uint64_t> tickets{0};
   alignas(kLine) std::atomic<std::uint32_t> abort_state{kNone};
   Code abort_code = Code::kAborted;
   std::array<char, 1900> abort_text{};
@@ -232,6 +233,15 @@ void LocalGroup::Sync() {
   ++phase_;
   slot(options_.index).phase.store(phase_, std::memory_order_release);
   Wait([this](int peer) { return Synced(peer); });
+}
+
+std::uint64_t LocalGroup::TakeTicket() {
+  return header_->tickets.fetch_add(1, std::memory_order_relaxed);
+}
+
+void LocalGroup::ResetTickets() {
+  // The next ticket is taken behind an arrival, which everybody waits for.
+  if (options_.index == 0) header_->tickets.store(0, std::memory_order_relaxed);
 }
 
 // Whoever finds that all have arrived wakes those who sleep. For a sleeper never to be missed, our

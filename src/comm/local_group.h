@@ -70,6 +70,11 @@ class LocalGroup {
   /// Waits until every rank has called Sync as often as this one.
   void Sync();
 
+  /// Counts from 0 over all ranks, for work that whoever is free takes next.
+  std::uint64_t TakeTicket();
+  /// Starts at 0 again for the next call; every rank calls it after the Sync behind its last ticket.
+  void ResetTickets();
+
   /// Memory of `peer` for pieces of foreign arrays, visible to all; 64-byte aligned.
   std::byte* staging(int peer, std::size_t buffer) const;
   std::size_t staging_bytes() const { return staging_bytes_; }

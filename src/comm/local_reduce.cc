@@ -7,6 +7,11 @@ namespace orca::comm {
 namespace {
 
 constexpr std::size_t kLine = 64;
+// Cores that compete for memory get unequal shares of it, a third more or less for a whole call.
+// Where there are enough blocks, every rank takes the next one when it is done with its last.
+// Smaller blocks cost more in restarted prefetches than they gain.
+constexpr std::size_t kBlock = std::size_t{256} << 10;
+constexpr std::size_t kBlocksToShareOut = 8;  // a rank
 
 std::vector<double> Factors(const LocalGroup& group, ReduceOp op) {
   std::vector<double> factors;
@@ -118,16 +123,26 @@ class StagedReduction {
 
 void LocalAllReduceInPlace(LocalGroup& group, const Reduction& reduction, Bytes data) {
   const auto size = static_cast<std::size_t>(group.size());
-  const auto index = static_cast<std::size_t>(group.index());
-  const std::size_t share = (data.size() / size + kLine - 1) / kLine * kLine;
-  const std::size_t begin = std::min(index * share, data.size());
-  const std::size_t end = index + 1 == size ? data.size() : std::min(begin + share, data.size());
-  if (begin < end) {
+  const auto reduce = [&](std::size_t begin, std::size_t end) {
     const auto buffers = group.PeerBuffers(data.data(), begin);
     Reduce(reduction, {const_cast<const std::byte* const*>(buffers.data()), size}, buffers,
            (end - begin) / SizeOf(reduction.dtype));
+  };
+  const bool shares_out = data.size() >= size * kBlocksToShareOut * kBlock;
+  if (shares_out) {
+    for (std::size_t begin = group.TakeTicket() * kBlock; begin < data.size();
+         begin = group.TakeTicket() * kBlock) {
+      reduce(begin, std::min(begin + kBlock, data.size()));
+    }
+  } else {
+    const auto index = static_cast<std::size_t>(group.index());
+    const std::size_t share = (data.size() / size + kLine - 1) / kLine * kLine;
+    const std::size_t begin = std::min(index * share, data.size());
+    const std::size_t end = index + 1 == size ? data.size() : std::min(begin + share, data.size());
+    if (begin < end) reduce(begin, end);
   }
   group.Sync();  // nobody may touch its buffer before all have read and written it
+  if (shares_out) group.ResetTickets();
 }
 
 void LocalReduce(LocalGroup& group, const LocalReduction& call) {
