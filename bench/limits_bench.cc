@@ -148,28 +148,26 @@ void CompareMemory(Communicator& comm, const SharedBuffers& shared, std::size_t 
   comm.arena()->Free(registered);
 }
 
-// As many bytes each way as an all-reduce of two ranks moves, over as many sockets, without
-// anything else.
+// The transfers of an all-reduce of two ranks and nothing else: half of the data goes each way and
+// is looked at once where it arrives, then the other half goes each way, to its place in the data.
 class RawStream {
  public:
   RawStream(UniqueFd out, UniqueFd in) : out_(std::move(out)), in_(std::move(in)) {}
 
   void Exchange(std::span<float> data) {
     const auto bytes = std::as_writable_bytes(data);
-    sink_.resize(std::min<std::size_t>(bytes.size(), 1 << 20));
+    sink_.resize(kChunk);
     std::size_t sent = 0;
     std::size_t received = 0;
     while (sent < bytes.size() || received < bytes.size()) {
       bool moved = false;
       if (sent < bytes.size()) {
         const auto n = ::send(out_.get(), bytes.data() + sent,
-                              std::min<std::size_t>(bytes.size() - sent, 256 << 10),
-                              MSG_DONTWAIT | MSG_NOSIGNAL);
+                              std::min(bytes.size() - sent, kChunk), MSG_DONTWAIT | MSG_NOSIGNAL);
         if (n > 0) sent += static_cast<std::size_t>(n), moved = true;
       }
-      if (received < bytes.size()) {
-        const auto n = ::recv(in_.get(), sink_.data(),
-                              std::min(sink_.size(), bytes.size() - received), MSG_DONTWAIT);
+      if (const auto to = Target(bytes, sent, received); !to.empty()) {
+        const auto n = ::recv(in_.get(), to.data(), to.size(), MSG_DONTWAIT);
         if (n > 0) received += static_cast<std::size_t>(n), moved = true;
       }
       if (moved) continue;
@@ -180,6 +178,16 @@ class RawStream {
   }
 
  private:
+  static constexpr std::size_t kChunk = 256 << 10;
+
+  // The second half overwrites the first, as far as that has been sent.
+  std::span<std::byte> Target(std::span<std::byte> bytes, std::size_t sent, std::size_t received) {
+    const std::size_t half = bytes.size() / 2;
+    if (received < half) return std::span(sink_).first(std::min(kChunk, half - received));
+    const std::size_t place = received - half;
+    return bytes.subspan(place, std::min({kChunk, bytes.size() - received, sent - place}));
+  }
+
   UniqueFd out_;
   UniqueFd in_;
   std::vector<std::byte> sink_;

@@ -75,11 +75,11 @@ class Mesh::Peer final : public FrameSink {
 
   bool Progress() {
     bool moved = false;
+    // One piece a stream, then the other direction: what fills the socket's buffers meanwhile has
+    // left the caches when it is read.
     for (FrameWriter& writer : writers_) {
-      do {
-        if (writer.idle() && !BeginPiece(writer)) break;
-        moved |= writer.TrySend();
-      } while (writer.idle());
+      if (writer.idle() && !BeginPiece(writer)) continue;
+      moved |= writer.TrySend();
     }
     if (!recvs_.empty()) {
       bool all_closed = !readers_.empty();
