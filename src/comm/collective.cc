@@ -12,7 +12,7 @@
 namespace orca::comm {
 namespace {
 
-Collective Make(Op op, DType dtype, std::vector<ConstBytes> inputs, std::vector<Bytes> outputs) {
+Collective Make(Op op, DType dtype, BufferList<ConstBytes> inputs, BufferList<Bytes> outputs) {
   Collective call;
   call.op = op;
   call.dtype = dtype;
@@ -22,7 +22,7 @@ Collective Make(Op op, DType dtype, std::vector<ConstBytes> inputs, std::vector<
 }
 
 Collective MakeReduction(Op op, DType dtype, ReduceOp reduce, double factor,
-                         std::vector<ConstBytes> inputs, std::vector<Bytes> outputs) {
+                         BufferList<ConstBytes> inputs, BufferList<Bytes> outputs) {
   Collective call = Make(op, dtype, std::move(inputs), std::move(outputs));
   call.reduce = reduce;
   call.factor = factor;
@@ -30,14 +30,14 @@ Collective MakeReduction(Op op, DType dtype, ReduceOp reduce, double factor,
 }
 
 template <typename Buffer>
-std::size_t TotalBytes(const std::vector<Buffer>& buffers) {
+std::size_t TotalBytes(const BufferList<Buffer>& buffers) {
   std::size_t total = 0;
   for (const auto& buffer : buffers) total += buffer.size();
   return total;
 }
 
 template <typename Buffer>
-std::size_t LongestBytes(const std::vector<Buffer>& buffers) {
+std::size_t LongestBytes(const BufferList<Buffer>& buffers) {
   std::size_t longest = 0;
   for (const auto& buffer : buffers) longest = std::max(longest, buffer.size());
   return longest;

@@ -457,12 +457,11 @@ class GroupCommunicator final : public Communicator {
     sequence_.store(sequence, std::memory_order_relaxed);
     try {
       if (const auto failure = local_->failure()) throw Error(failure->code, failure->text);
-      const Deadline deadline =
-          Deadline::After(call.timeout.count() > 0 ? call.timeout : options_.timeout);
+      const auto timeout = call.timeout.count() > 0 ? call.timeout : options_.timeout;
       const CallRecord record = RecordOf(call, segments_, topology_.hosts() == 1);
       MoveIntoPlace(call, rank());
-      if (topology_.hosts() > 1) mesh_->Begin(sequence, record, deadline);
-      local_->Arrive(sequence, record, ArrivalPayload(call, record, rank()), deadline);
+      if (topology_.hosts() > 1) mesh_->Begin(sequence, record, Deadline::After(timeout));
+      local_->Arrive(sequence, record, ArrivalPayload(call, record, rank()), timeout);
       Group group{
           .topology = topology_, .local = *local_, .mesh = *mesh_, .wire_bf16 = options_.wire_bf16};
       Dispatch(group, call);

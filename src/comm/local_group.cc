@@ -25,6 +25,8 @@ constexpr std::size_t kSpace = 512;
 constexpr std::size_t kStagingTarget = std::size_t{48} << 20;  // for all ranks of a host together
 constexpr std::size_t kStagingMin = std::size_t{64} << 10;
 constexpr std::size_t kStagingMax = std::size_t{512} << 10;
+// Polls before the first pause, which lasts as long as a flag takes to come from another core.
+constexpr unsigned kEagerSpins = 100;
 constexpr std::chrono::milliseconds kShortestNap(1);
 constexpr std::chrono::milliseconds kLongestNap(100);  // how often a sleeper looks after its peers
 
@@ -210,9 +212,10 @@ bool LocalGroup::Synced(int peer) const {
 }
 
 void LocalGroup::Arrive(std::uint64_t sequence, const CallRecord& record,
-                        std::span<const ConstBytes> payload, const Deadline& deadline) {
+                        std::span<const ConstBytes> payload, std::chrono::milliseconds timeout) {
   sequence_ = sequence;
-  deadline_ = deadline;
+  timeout_ = timeout;
+  deadline_.reset();
   Slot& own = slot(options_.index);
   Slot::Details& details = own.details[sequence & 1];
   details.record = record;
@@ -224,9 +227,10 @@ void LocalGroup::Arrive(std::uint64_t sequence, const CallRecord& record,
     filled += part.size();
   }
   Slot::Arrival& arrival = own.arrivals[sequence & 1];
-  StoreBoth(arrival.flag, Fingerprint(record, sequence), arrival.place, PackPlace(record));
+  const std::uint64_t fingerprint = Fingerprint(record, sequence);
+  StoreBoth(arrival.flag, fingerprint, arrival.place, PackPlace(record));
   Wait([this](int peer) { return Arrived(peer); });
-  CheckRecords();
+  CheckRecords(fingerprint);
 }
 
 void LocalGroup::Sync() {
@@ -265,6 +269,7 @@ bool LocalGroup::Spin(Reached reached) const {
   for (int peer = 0; peer < options_.size; ++peer) {
     for (unsigned spins = 1; !reached(peer); ++spins) {
       if (options_.spin.count() == 0) return false;
+      if (spins < kEagerSpins) continue;
       Relax();
       if (spins % 64 != 0) continue;
       const auto now = Clock::now();
@@ -280,6 +285,7 @@ bool LocalGroup::Spin(Reached reached) const {
 
 void LocalGroup::WaitAsleep(const std::function<bool(int)>& reached) {
   const auto since = Clock::now();
+  if (!deadline_) deadline_ = Deadline::After(timeout_);
   bool warned = false;
   const auto all_reached = [&] {
     for (int peer = 0; peer < options_.size; ++peer) {
@@ -305,7 +311,7 @@ void LocalGroup::WaitAsleep(const std::function<bool(int)>& reached) {
     }
     CheckForTrouble(reached, since, &warned);
     FutexWait(header_->doorbell, bell,
-              std::clamp(deadline_.Left(), std::chrono::milliseconds(1), nap));
+              std::clamp(deadline_->Left(), std::chrono::milliseconds(1), nap));
   }
 }
 
@@ -333,7 +339,7 @@ void LocalGroup::CheckForTrouble(const std::function<bool(int)>& reached, Clock:
     }
   }
   if (first_missing < 0) return;
-  if (deadline_.Passed()) {
+  if (deadline_->Passed()) {
     std::string missing;
     for (int peer = 0; peer < options_.size; ++peer) {
       if (!reached(peer))
@@ -366,13 +372,11 @@ std::string LocalGroup::DescribeWait(int peer, Clock::time_point since) const {
                      Seconds(now - since).count(), Seconds(beat).count());
 }
 
-void LocalGroup::CheckRecords() const {
-  const auto flag = [this](int peer) {
-    return slot(peer).arrivals[sequence_ & 1].flag.load(std::memory_order_relaxed);
-  };
-  const std::uint64_t mine = flag(options_.index);
+void LocalGroup::CheckRecords(std::uint64_t mine) const {
   for (int peer = 0; peer < options_.size; ++peer) {
-    if (flag(peer) == mine) continue;
+    if (peer == options_.index) continue;
+    const Slot::Arrival& arrival = slot(peer).arrivals[sequence_ & 1];
+    if (arrival.flag.load(std::memory_order_relaxed) == mine) continue;
     if (record(options_.index).Matches(record(peer))) {
       throw Error(
           Code::kMismatch,

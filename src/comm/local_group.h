@@ -60,9 +60,9 @@ class LocalGroup {
   int size() const { return options_.size; }
 
   /// Enters collective `sequence`, with up to kInlineBytes for the peers to read, and waits for all
-  /// of them. Throws kMismatch when their calls differ.
+  /// of them. Throws kMismatch when their calls differ. `timeout` is for the whole collective.
   void Arrive(std::uint64_t sequence, const CallRecord& record, std::span<const ConstBytes> payload,
-              const Deadline& deadline);
+              std::chrono::milliseconds timeout);
   /// What a peer said, and the payload it brought, in the current collective.
   const CallRecord& record(int peer) const;
   bool registered(int peer) const;  ///< As in its record, but quicker.
@@ -110,7 +110,7 @@ class LocalGroup {
   void CheckForTrouble(const std::function<bool(int)>& reached, Deadline::Clock::time_point since,
                        bool* warned);
   std::string DescribeWait(int peer, Deadline::Clock::time_point since) const;
-  void CheckRecords() const;
+  void CheckRecords(std::uint64_t mine) const;
   void Ring();
 
   SharedMemory memory_;
@@ -125,7 +125,8 @@ class LocalGroup {
   // The collective under way.
   std::uint64_t sequence_ = 0;
   std::uint64_t phase_ = 0;
-  Deadline deadline_ = Deadline::After(std::chrono::milliseconds(0));
+  std::chrono::milliseconds timeout_{0};
+  std::optional<Deadline> deadline_;  // set when a wait turns out long: most need no clock
 };
 
 }  // namespace orca::comm

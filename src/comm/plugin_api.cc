@@ -138,7 +138,10 @@ int Connect(const OrcaGroup* group, OrcaComm** comm, OrcaError* error) {
   });
 }
 
-std::vector<ConstBytes> Inputs(const OrcaCall& call) {
+orca::comm::BufferList<ConstBytes> Inputs(const OrcaCall& call) {
+  if (call.input_count == 1) {
+    return ConstBytes(static_cast<const std::byte*>(call.inputs[0].data), call.inputs[0].bytes);
+  }
   std::vector<ConstBytes> buffers;
   buffers.reserve(call.input_count);
   for (std::size_t i = 0; i < call.input_count; ++i) {
@@ -147,7 +150,10 @@ std::vector<ConstBytes> Inputs(const OrcaCall& call) {
   return buffers;
 }
 
-std::vector<Bytes> Outputs(const OrcaCall& call) {
+orca::comm::BufferList<Bytes> Outputs(const OrcaCall& call) {
+  if (call.output_count == 1) {
+    return Bytes(static_cast<std::byte*>(call.outputs[0].data), call.outputs[0].bytes);
+  }
   std::vector<Bytes> buffers;
   buffers.reserve(call.output_count);
   for (std::size_t i = 0; i < call.output_count; ++i) {

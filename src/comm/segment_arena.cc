@@ -49,10 +49,11 @@ void* SegmentArena::Allocate(std::size_t bytes) {
   const std::size_t size = RoundUp(std::max(wanted, kSegmentBytes), kPage) + kPage;
   CheckMemoryFor(wanted, "an array in shared memory");
   segment->memory = SharedMemory::Create("orca-arena", size);
+  segment->index = static_cast<std::uint32_t>(segments_.size());
   const std::size_t begin = Stagger();
   segment->free.emplace(begin, size - begin);
   by_address_.emplace(reinterpret_cast<std::uintptr_t>(segment->memory.data()),
-                      static_cast<std::uint32_t>(segments_.size()));
+                      segment->index);
   segments_.push_back(std::move(segment));
   return Take(*segments_.back(), wanted);
 }
@@ -107,14 +108,23 @@ bool SegmentArena::Contains(const void* memory, std::size_t bytes) const {
 
 std::optional<SegmentArena::Place> SegmentArena::Find(const void* memory, std::size_t bytes) const {
   const auto address = reinterpret_cast<std::uintptr_t>(memory);
+  const auto look = [&](const Segment& segment) -> std::optional<Place> {
+    // An address below the segment gives a huge offset.
+    const auto offset = address - reinterpret_cast<std::uintptr_t>(segment.memory.data());
+    const std::size_t size = segment.memory.size();
+    if (offset >= size || bytes > size - offset) return std::nullopt;
+    return Place{.segment = segment.index, .offset = offset};
+  };
+  if (const Segment* recent = recent_.load(std::memory_order_acquire)) {
+    if (const auto place = look(*recent)) return place;
+  }
   const std::shared_lock lock(mutex_);
   auto next = by_address_.upper_bound(address);
   if (next == by_address_.begin()) return std::nullopt;
-  const auto [begin, index] = *std::prev(next);
-  const std::size_t size = segments_[index]->memory.size();
-  const std::size_t offset = address - begin;
-  if (offset >= size || bytes > size - offset) return std::nullopt;
-  return Place{.segment = index, .offset = offset};
+  const Segment& segment = *segments_[std::prev(next)->second];
+  const auto place = look(segment);
+  if (place) recent_.store(&segment, std::memory_order_release);
+  return place;
 }
 
 SegmentArena::Descriptor SegmentArena::segment(std::uint32_t index) const {

@@ -1,6 +1,7 @@
 // The arena behind orca::comm::Arena, with what the engine needs to hand its memory to peers.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -41,6 +42,7 @@ class SegmentArena final : public Arena {
 
  private:
   struct Segment {
+    std::uint32_t index = 0;
     SharedMemory memory;
     std::map<std::size_t, std::size_t> free;  // offset to length; neighbours are never both free
     std::map<std::size_t, std::size_t> used;
@@ -49,7 +51,8 @@ class SegmentArena final : public Arena {
 
   static void* Take(Segment& segment, std::size_t bytes);
 
-  mutable std::shared_mutex mutex_;  // guards all below
+  mutable std::atomic<const Segment*> recent_{nullptr};  // found last; segments stay
+  mutable std::shared_mutex mutex_;                      // guards all below
   std::vector<std::unique_ptr<Segment>> segments_;
   std::map<std::uintptr_t, std::uint32_t> by_address_;  // first byte to segment
 };

@@ -5,10 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "orca/comm/arena.h"
@@ -63,6 +65,33 @@ ORCA_API CommOptions OptionsFromEnvironment();
 /// throws kInvalidArgument and says what there is.
 ORCA_API void SetOption(CommOptions& options, const std::string& name, const std::string& value);
 
+/// The buffers of a call, mostly one: that one needs no memory of its own.
+template <typename Buffer>
+class BufferList {
+ public:
+  BufferList() = default;
+  BufferList(Buffer only) : only_(only), size_(1) {}
+  BufferList(std::vector<Buffer> several) : several_(std::move(several)), size_(several_.size()) {
+    if (size_ == 1) only_ = several_[0];
+  }
+  BufferList(std::initializer_list<Buffer> buffers)
+      : BufferList(buffers.size() == 1 ? BufferList(*buffers.begin())
+                                       : BufferList(std::vector<Buffer>(buffers))) {}
+  operator std::vector<Buffer>() const { return {begin(), end()}; }
+
+  std::size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  const Buffer* data() const { return size_ == 1 ? &only_ : several_.data(); }
+  const Buffer* begin() const { return data(); }
+  const Buffer* end() const { return data() + size_; }
+  const Buffer& operator[](std::size_t i) const { return data()[i]; }
+
+ private:
+  Buffer only_;
+  std::vector<Buffer> several_;
+  std::size_t size_ = 0;
+};
+
 /// One call of a collective: what to do with which memory. Buffers are borrowed until the call is
 /// done.
 ///
@@ -74,8 +103,8 @@ struct Collective {
   ReduceOp reduce = ReduceOp::kSum;
   double factor = 1.0;  ///< For kPreMulSum.
   int root = 0;
-  std::vector<ConstBytes> inputs;
-  std::vector<Bytes> outputs;
+  BufferList<ConstBytes> inputs;
+  BufferList<Bytes> outputs;
   std::chrono::milliseconds timeout{0};  ///< 0: the group's.
 
   ORCA_API static Collective Barrier();
