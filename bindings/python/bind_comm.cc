@@ -126,8 +126,12 @@ Call MakeCall(int op, std::vector<Input> inputs, std::vector<Output> outputs, in
   collective.dtype = TypeOf(call, reduces);
   collective.factor = factor;
   collective.root = root;
-  for (const Input& input : call.inputs) collective.inputs.push_back(AsBytes(input));
-  for (const Output& output : call.outputs) collective.outputs.push_back(AsBytes(output));
+  std::vector<comm::ConstBytes> from;
+  for (const Input& input : call.inputs) from.push_back(AsBytes(input));
+  std::vector<comm::Bytes> to;
+  for (const Output& output : call.outputs) to.push_back(AsBytes(output));
+  collective.inputs = std::move(from);
+  collective.outputs = std::move(to);
   return call;
 }
 

@@ -4,7 +4,7 @@
 #include <pthread.h>
 
 #include <chrono>
-#include <exception>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -25,8 +25,9 @@ class CallQueue::Turn {
   CallQueue& queue_;
 };
 
-CallQueue::CallQueue(std::function<void(const Collective&)> execute)
-    : execute_(std::move(execute)) {}
+CallQueue::CallQueue(std::function<void(const Collective&)> execute,
+                     std::function<bool(const Collective&)> ready)
+    : execute_(std::move(execute)), ready_(std::move(ready)) {}
 
 CallQueue::~CallQueue() {
   if (!thread_.joinable()) return;
@@ -43,6 +44,15 @@ void CallQueue::Run(const Collective& call) {
 std::shared_ptr<Work::State> CallQueue::Start(Collective call, DoneCallback done) {
   auto state = std::make_shared<Work::State>();
   state->callback = std::move(done);
+  if (TryTurn(false)) {
+    std::optional<Turn> turn(*this);
+    if (ready_(call)) {
+      const std::exception_ptr error = Execute(call);
+      turn.reset();
+      state->Finish(error);
+      return state;
+    }
+  }
   {
     const std::lock_guard lock(mutex_);
     if (!thread_.joinable()) {
@@ -59,6 +69,15 @@ std::shared_ptr<Work::State> CallQueue::Start(Collective call, DoneCallback done
   }
   posted_.notify_one();
   return state;
+}
+
+std::exception_ptr CallQueue::Execute(const Collective& call) {
+  try {
+    execute_(call);
+  } catch (...) {
+    return std::current_exception();
+  }
+  return nullptr;
 }
 
 bool CallQueue::TryTurn(bool from_queue) {
@@ -101,11 +120,7 @@ void CallQueue::Loop(const std::stop_token& stop) {
     std::exception_ptr error;
     {
       const Turn turn(*this);
-      try {
-        execute_(next.call);
-      } catch (...) {
-        error = std::current_exception();
-      }
+      error = Execute(next.call);
     }
     next.state->Finish(error);
   }

@@ -201,10 +201,16 @@ const std::byte* LocalGroup::payload(int peer) const {
   return slot(peer).payloads[sequence_ & 1].bytes.data();
 }
 
-bool LocalGroup::Arrived(int peer) const {
-  const std::uint64_t flag =
-      slot(peer).arrivals[sequence_ & 1].flag.load(std::memory_order_acquire);
-  return (flag & kSequenceMask) == (sequence_ & kSequenceMask);
+bool LocalGroup::Arrived(int peer, std::uint64_t sequence) const {
+  const std::uint64_t flag = slot(peer).arrivals[sequence & 1].flag.load(std::memory_order_acquire);
+  return (flag & kSequenceMask) == (sequence & kSequenceMask);
+}
+
+bool LocalGroup::PeersArrived(std::uint64_t sequence) const {
+  for (int peer = 0; peer < options_.size; ++peer) {
+    if (peer != options_.index && !Arrived(peer, sequence)) return false;
+  }
+  return true;
 }
 
 bool LocalGroup::Synced(int peer) const {
@@ -229,7 +235,7 @@ void LocalGroup::Arrive(std::uint64_t sequence, const CallRecord& record,
   Slot::Arrival& arrival = own.arrivals[sequence & 1];
   const std::uint64_t fingerprint = Fingerprint(record, sequence);
   StoreBoth(arrival.flag, fingerprint, arrival.place, PackPlace(record));
-  Wait([this](int peer) { return Arrived(peer); });
+  Wait([this](int peer) { return Arrived(peer, sequence_); });
   CheckRecords(fingerprint);
 }
 

@@ -63,6 +63,8 @@ class LocalGroup {
   /// of them. Throws kMismatch when their calls differ. `timeout` is for the whole collective.
   void Arrive(std::uint64_t sequence, const CallRecord& record, std::span<const ConstBytes> payload,
               std::chrono::milliseconds timeout);
+  /// Whether all others have entered collective `sequence`, the one that this rank enters next.
+  bool PeersArrived(std::uint64_t sequence) const;
   /// What a peer said, and the payload it brought, in the current collective.
   const CallRecord& record(int peer) const;
   bool registered(int peer) const;  ///< As in its record, but quicker.
@@ -72,7 +74,8 @@ class LocalGroup {
 
   /// Counts from 0 over all ranks, for work that whoever is free takes next.
   std::uint64_t TakeTicket();
-  /// Starts at 0 again for the next call; every rank calls it after the Sync behind its last ticket.
+  /// Starts at 0 again for the next call; every rank calls it after the Sync behind its last
+  /// ticket.
   void ResetTickets();
 
   /// Memory of `peer` for pieces of foreign arrays, visible to all; 64-byte aligned.
@@ -100,7 +103,7 @@ class LocalGroup {
   struct Slot;
 
   Slot& slot(int peer) const;
-  bool Arrived(int peer) const;
+  bool Arrived(int peer, std::uint64_t sequence) const;
   bool Synced(int peer) const;
   template <typename Reached>
   void Wait(Reached reached);

@@ -23,6 +23,7 @@ void ReduceAcrossHosts(Group& group, const Collective& call, Bytes data) {
   std::vector<Bytes> recvs(group.world());
   sends[static_cast<std::size_t>(call.root)] = result;
   if (is_root) recvs = parts;
+  group.mesh.Flush();  // whoever waits here does not send, and its peers may wait for that
   group.local.Sync();
   ExchangeParts(group, Pattern::kToRoot, call.root, sends, recvs);
 }

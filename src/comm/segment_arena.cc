@@ -52,8 +52,7 @@ void* SegmentArena::Allocate(std::size_t bytes) {
   segment->index = static_cast<std::uint32_t>(segments_.size());
   const std::size_t begin = Stagger();
   segment->free.emplace(begin, size - begin);
-  by_address_.emplace(reinterpret_cast<std::uintptr_t>(segment->memory.data()),
-                      segment->index);
+  by_address_.emplace(reinterpret_cast<std::uintptr_t>(segment->memory.data()), segment->index);
   segments_.push_back(std::move(segment));
   return Take(*segments_.back(), wanted);
 }

@@ -194,7 +194,9 @@ class ORCA_API Communicator {
 
   /// Runs one collective on the caller's thread, after the pending asynchronous ones.
   virtual void Run(const Collective& call) = 0;
-  /// Starts one and returns at once. `done`, if any, is called at its end.
+  /// Starts one and returns at once. `done`, if any, is called at its end: on a thread of the
+  /// group's, or on this one, before Start returns, when the call is short and all others wait in
+  /// it.
   virtual Work Start(Collective call, DoneCallback done = nullptr) = 0;
 
   /// Sends `data` to `peer`; returns when `data` may be used again.
