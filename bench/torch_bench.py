@@ -65,7 +65,7 @@ def compare_allreduce(turns: Turns, name: str, size: int, ours, peer, *, registe
     mine = orca_dist.empty(count) if registered else torch.empty(count)
     theirs = torch.empty(count)
     ramp = torch.arange(count, dtype=torch.float32) % 16
-    times: dict[str, list[float]] = {"ours": [], "peer": []}
+    times: dict[str, list[float]] = {"ours": [], "peer": [], "limit": []}
     for turn in range(-3, rounds_for(size)):
         base = float(sum(r + 1 + turn % 7 for r in range(world)))
         sides = [("ours", mine, ours), ("peer", theirs, peer)]
@@ -78,7 +78,15 @@ def compare_allreduce(turns: Turns, name: str, size: int, ours, peer, *, registe
                 raise AssertionError(f"{label} returned a wrong sum for {size} bytes")
             if turn >= 0:
                 times[label].append(seconds)
-    report(f"{name}/{size}", turns.slowest(times["ours"]), turns.slowest(times["peer"]))
+        # The same bytes of the same pages, without an exchange: every rank loads and stores its own.
+        if registered and turn >= 0 and size >= 64 * MIB:
+            times["limit"].append(
+                turns.time(lambda turn=turn: mine.fill_(turn), lambda: mine.add_(1.0))
+            )
+    slowest = {label: turns.slowest(values) for label, values in times.items() if values}
+    report(f"{name}/{size}", slowest["ours"], slowest["peer"])
+    if "limit" in slowest:
+        report(f"{name}-limit/{size}", slowest["ours"], slowest["limit"])
 
 
 def bench_allreduce(turns: Turns, sizes: list[int]) -> None:
