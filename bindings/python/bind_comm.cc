@@ -149,12 +149,20 @@ class PyCommunicator {
   ~PyCommunicator() { Close(); }
 
   void Close() {
-    if (!comm_) return;
-    {
-      const nb::gil_scoped_release released;  // Pending calls end before the links close.
-      comm_.reset();
-    }
+    std::shared_ptr<Communicator> last = std::move(comm_);
+    const std::vector<Pending> pending = std::move(pending_);  // Goes when the calls have ended.
+    comm_ = nullptr;
     pending_.clear();
+    if (!last) return;
+    const nb::gil_scoped_release released;
+    if (last.use_count() > 1) last->Abort("it was closed while another thread was in a call");
+    last.reset();
+    for (const Pending& call : pending) {
+      try {
+        call.work.Wait();
+      } catch (const Error&) {  // Whoever started it asks for its end, or does not care.
+      }
+    }
   }
   std::shared_ptr<Communicator> get() const {
     if (!comm_) throw Error(Code::kFailedPrecondition, "the communicator is closed; connect again");
@@ -282,8 +290,13 @@ void BindCalls(nb::class_<PyCommunicator>& type) {
           [](PyCommunicator& self, int op, std::vector<Input> inputs, std::vector<Output> outputs,
              int reduce, double factor, int root) {
             Call call = MakeCall(op, std::move(inputs), std::move(outputs), reduce, factor, root);
-            comm::Work work = self.get()->Start(std::move(call.collective));
-            return self.Keep(std::move(work), std::move(call.inputs), std::move(call.outputs));
+            const auto comm = self.get();
+            std::optional<comm::Work> work;
+            {
+              const nb::gil_scoped_release released;  // It may run here, if all others wait.
+              work = comm->Start(std::move(call.collective));
+            }
+            return self.Keep(std::move(*work), std::move(call.inputs), std::move(call.outputs));
           },
           "op"_a, "inputs"_a, "outputs"_a, "reduce"_a = -1, "factor"_a = 1.0, "root"_a = 0)
       .def(

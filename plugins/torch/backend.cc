@@ -128,6 +128,8 @@ OrcaBackend::OrcaBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank,
 
 OrcaBackend::~OrcaBackend() {
   if (epoch_ != ForkEpoch()) return;
+  // Who holds the registry may wait for a thread that waits for the GIL.
+  const GilReleased released;
   {
     const std::lock_guard lock(Groups().mutex);
     Groups().backends.erase(this);
@@ -266,26 +268,36 @@ c10::intrusive_ptr<OrcaWork> OrcaBackend::Launch(Task&& task) {
     if (C10_UNLIKELY(!task.nested.empty())) ended->Nest(std::move(task.nested));
     return ended;
   }
-  const Use use(*this, task.name);
   const bool profiled = at::getStepCallbacksUnlessEmpty(at::RecordScope::USER_SCOPE).has_value();
   auto work =
       c10::make_intrusive<OrcaWork>(task.type, task.name, sequence, std::move(task.outputs),
                                     std::move(task.rest), group_, profiled ? task.name : nullptr);
   work->Nest(std::move(task.nested));
-  work->CountAsPending();
-  for (Step& step : task.steps) {
-    void* context = work->ExpectDone();
-    OrcaError error;
-    if (api_.start(use.comm(), step.Ready(), &OrcaWork::OnDone, context, &error) == 0) continue;
-    work->Forget(context);
-    NoteError(*group_, error);
-    if (&step == task.steps.begin()) ThrowError(error, task.name);
-    work->Fail(MakeError(error, task.name));
-    break;
+  try {
+    const Use use(*this, task.name);
+    work->CountAsPending();
+    Start(use.comm(), task, *work);
+  } catch (...) {
+    StayIfProcessEnds();
+    throw;
   }
   work->Release();
+  if (work->exception()) StayIfProcessEnds();  // A short call that ran here was cut short.
   Collect(work);
   return work;
+}
+
+void OrcaBackend::Start(OrcaComm* comm, Task& task, OrcaWork& work) {
+  for (Step& step : task.steps) {
+    void* context = work.ExpectDone();
+    OrcaError error;
+    if (api_.start(comm, step.Ready(), &OrcaWork::OnDone, context, &error) == 0) continue;
+    work.Forget(context);
+    NoteError(*group_, error);
+    if (&step == task.steps.begin()) ThrowError(error, task.name);
+    work.Fail(MakeError(error, task.name));
+    return;
+  }
 }
 
 void OrcaBackend::startCoalescing() {

@@ -136,6 +136,7 @@ class OrcaBackend final : public c10d::Backend {
   /// start.
   void Drain() const;
   void RunStep(OrcaComm* comm, const OrcaCall* call, const char* name);
+  void Start(OrcaComm* comm, Task& task, OrcaWork& work);
   /// Gives the work to startCoalescing's list, if there is one.
   void Collect(const c10::intrusive_ptr<OrcaWork>& work);
   struct Message {

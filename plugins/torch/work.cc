@@ -17,6 +17,9 @@
 namespace orca::plugin {
 namespace {
 
+thread_local bool completes_futures = false;  // A thread of FutureThreads.
+std::atomic<bool> futures_given_up{false};    // WaitForFutures has waited long enough.
+
 /// Threads that complete futures which Python code waits for.
 ///
 /// What is chained to a future may itself wait for a collective (PowerSGD does), so neither the
@@ -43,6 +46,7 @@ class FutureThreads {
  private:
   void Loop() {
     pthread_setname_np(pthread_self(), "orca-futures");
+    completes_futures = true;
     std::unique_lock lock(mutex_);
     for (;;) {
       ++idle_;
@@ -86,6 +90,7 @@ bool InEngineCallback() { return in_engine_callback; }
 void WaitForFutures() {
   constexpr std::chrono::seconds kPatience(5);
   if (!PerProcess<FutureThreads>().Rest(kPatience)) {
+    futures_given_up.store(true);
     TORCH_WARN("orca: what is chained to a future still runs while the interpreter ends");
   }
 }
@@ -95,6 +100,7 @@ void MarkProcessEnding() { ending_thread.store(pthread_self()); }
 void StayIfProcessEnds() {
   const pthread_t ending = ending_thread.load();
   if (ending == 0 || ending == pthread_self()) return;
+  if (completes_futures && !futures_given_up.load()) return;  // WaitForFutures waits for them.
   // A later atexit function may wait for this thread, so without an end it goes on at last.
   constexpr std::chrono::seconds kPatience(10);
   const auto limit = std::chrono::steady_clock::now() + kPatience;

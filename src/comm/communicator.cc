@@ -133,14 +133,16 @@ class GroupCommunicator final : public Communicator {
   }
 
   Work StartSend(ConstBytes data, int peer, std::uint64_t tag, DoneCallback done) override {
-    auto state = messenger().StartSend(data, CheckPeer(peer), tag,
+    messenger().EnsureThread();  // once the message is posted, nothing may fail any more
+    auto state = messenger_->StartSend(data, CheckPeer(peer), tag,
                                        Deadline::After(options_.timeout), std::move(done));
     messenger_->DriveInBackground();
     return Work(std::move(state));
   }
 
   Work StartRecv(Bytes data, int peer, std::uint64_t tag, DoneCallback done) override {
-    auto state = messenger().StartRecv(data, peer == kAnySource ? peer : CheckPeer(peer), tag,
+    messenger().EnsureThread();
+    auto state = messenger_->StartRecv(data, peer == kAnySource ? peer : CheckPeer(peer), tag,
                                        Deadline::After(options_.timeout), std::move(done));
     messenger_->DriveInBackground();
     return Work(std::move(state));

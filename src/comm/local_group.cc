@@ -17,7 +17,7 @@
 namespace orca::comm {
 namespace {
 
-constexpr std::uint64_t kMagic = 0x31'6d'6d'6f'63'72'6f'31;  // changes with the layout
+constexpr std::uint64_t kMagic = 0x32'6d'6d'6f'63'72'6f'31;  // changes with the layout
 constexpr std::size_t kLine = 64;
 // Words that peers spin on keep this distance from what their owner writes: the hardware fetches
 // neighbouring lines, too, and would take them away from the writer.

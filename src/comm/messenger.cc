@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "orca/core/error.h"
@@ -42,7 +43,12 @@ class Messenger::Inbox final : public FrameSink {
   std::optional<Request>& current() { return current_; }
 
   std::optional<Bytes> Place(const net::FrameHeader& header) override {
-    if (header.offset == 0 && !current_ && aside_ == nullptr && !Match(header)) return std::nullopt;
+    if (!current_ && aside_ == nullptr) {
+      if (header.offset != 0) {
+        throw Error(Code::kPeerLost, "a message without a beginning came");
+      }
+      if (!Match(header)) return std::nullopt;
+    }
     const Bytes target = current_ ? current_->recv : Bytes(aside_->data);
     if (header.offset > target.size() || header.length > target.size() - header.offset) {
       throw Error(Code::kPeerLost, "a piece lies outside its message");
@@ -291,13 +297,14 @@ void Messenger::FailAll(const Failure& failure, Finished& finished) {
   const auto error = std::make_exception_ptr(Error(failure.code, failure.text));
   for (auto& [peer, outbox] : outboxes_) {
     for (Request& request : outbox.requests) finished.push_back({request.work, {error, -1}});
-    outbox.requests.clear();
   }
   for (auto& [peer, inbox] : inboxes_) {
     if (inbox->current()) finished.push_back({inbox->current()->work, {error, -1}});
-    inbox->current().reset();
   }
   for (Request& request : recvs_) finished.push_back({request.work, {error, -1}});
+  // The links go, too: half a message there may still point into a caller's memory.
+  outboxes_.clear();
+  inboxes_.clear();
   recvs_.clear();
 }
 
@@ -337,6 +344,9 @@ bool Messenger::Round() {
     if (!moved) CheckDeadlines(finished);
   } catch (const Error& error) {
     failure = Failure{.code = error.code(), .text = error.what()};
+  } catch (const std::exception& error) {
+    failure = Failure{.code = Code::kResourceExhausted,
+                      .text = fmt::format("exchanging messages failed: {}", error.what())};
   }
   if (failure) {
     if (failure->code == Code::kPeerLost) failure = FirstCause(*failure, options_.failure);
@@ -390,10 +400,19 @@ bool Messenger::IdleLocked() const {
                       [](const auto& entry) { return entry.second->current().has_value(); });
 }
 
+void Messenger::EnsureThread() {
+  const std::lock_guard lock(mutex_);
+  if (thread_.joinable()) return;
+  try {
+    thread_ = std::jthread([this](const std::stop_token& stop) { Loop(stop); });
+  } catch (const std::system_error& error) {
+    throw Error(Code::kResourceExhausted,
+                fmt::format("cannot start a thread: {}", DescribeLimitError(error.code().value())));
+  }
+}
+
 void Messenger::DriveInBackground() {
   const std::lock_guard lock(mutex_);
-  if (!thread_.joinable())
-    thread_ = std::jthread([this](const std::stop_token& stop) { Loop(stop); });
   background_ = true;
   posted_.notify_all();
   Wake();

@@ -58,6 +58,8 @@ class Messenger {
   void Drive(const Work::State& work);
   /// Has the messenger's own thread move data.
   void DriveInBackground();
+  /// Starts the thread that DriveInBackground needs. Throws kResourceExhausted.
+  void EnsureThread();
 
  private:
   struct Request {

@@ -272,7 +272,10 @@ void Monitor::FlushLinks() {
                                MSG_NOSIGNAL | MSG_DONTWAIT);
       if (sent <= 0) {
         if (sent < 0 && errno != EAGAIN && errno != EINTR) {
-          LoseLink(rank, link, fmt::format("is out of reach: {}", std::strerror(errno)));
+          const int error = errno;
+          Read(rank, link);  // it may have said farewell and closed since we looked
+          if (link.socket)
+            LoseLink(rank, link, fmt::format("is out of reach: {}", std::strerror(error)));
         }
         break;
       }

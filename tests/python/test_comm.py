@@ -264,6 +264,33 @@ def test_a_closed_communicator_says_so() -> None:
         comm.barrier()
 
 
+def test_closing_ends_the_calls_of_other_threads_before_it_lets_go_of_their_arrays() -> None:
+    def body(comm: Communicator) -> None:
+        if comm.rank == 1:
+            with pytest.raises(OrcaError):
+                comm.recv(np.ones(1), 0)  # stays until rank 0 has gone
+            return
+        errors: list[BaseException] = []
+
+        def wait() -> None:
+            try:
+                comm.allreduce(np.ones(100_000))
+            except OrcaError as error:
+                errors.append(error)
+
+        started = [comm.start_allreduce(np.ones(100_000)) for _ in range(3)]
+        thread = threading.Thread(target=wait)
+        thread.start()
+        time.sleep(0.1)
+        comm.close()
+        assert all(work.done() for work in started)
+        thread.join(10)
+        assert not thread.is_alive()
+        assert len(errors) == 1
+
+    run_ranks(2, body)
+
+
 def test_a_group_forms_again_with_a_higher_generation() -> None:
     store = Store.memory()
     for generation in range(3):

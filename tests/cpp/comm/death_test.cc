@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <random>
+#include <thread>
 
 #include "testing/cases.h"
 #include "testing/processes.h"
@@ -180,6 +181,22 @@ TEST_P(LeaveTest, F03ARankThatLeavesEarlyIsNamedToThoseWhoWaitForIt) {
 
 TEST_P(LeaveTest, F03ARankThatLeavesBeforeTheFirstCollectiveIsNamedToThoseWhoWaitForIt) {
   for (const int leaver : {0, 1, 3}) Leave(leaver, 0);
+}
+
+// Rank 0 tells the others of each that leaves, also those who have just closed their link.
+TEST_P(LeaveTest, F03RanksThatLeaveTogetherAreNotLost) {
+  for (int round = 0; round < 30; ++round) {
+    const auto errors = testing::RunRanksAndCatch(
+        6, GetParam(), [](CommOptions& options) { options.timeout = std::chrono::seconds(25); },
+        [&](Communicator& comm) {
+          comm.Barrier();
+          if (comm.rank() != 0) return;
+          std::this_thread::sleep_for(std::chrono::milliseconds(20));
+          comm.Barrier();
+        });
+    ASSERT_THAT(errors[0], HasSubstr("left"));
+    ASSERT_THAT(errors[0], ::testing::Not(HasSubstr("lost rank")));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, LeaveTest, ::testing::ValuesIn(testing::Layouts()),
