@@ -34,6 +34,7 @@ constexpr std::uint32_t kControlSegment =
     0xffffffff;  // the group's own memory, as opposed to a rank's arena
 constexpr std::chrono::seconds kDialPatience(10);
 constexpr std::chrono::milliseconds kFirstReach(250);
+constexpr std::chrono::milliseconds kDialPause(200);  // between two tries
 constexpr std::chrono::seconds kSegmentPatience(2);
 
 void CheckMembership(const Membership& membership) {
@@ -270,6 +271,7 @@ class GroupCommunicator final : public Communicator {
                     .streams = options_.streams > 0 ? options_.streams : kDefaultStreams,
                     .spin = spin,
                     .warn_after = options_.warn_after,
+                    .grace = NewsGrace(options_.peer_timeout),
                     .connect =
                         [this](int peer, int stream, const Deadline&) {
                           return DialMember(peer, Role::kData, static_cast<std::uint32_t>(stream));
@@ -280,6 +282,7 @@ class GroupCommunicator final : public Communicator {
         .rank = rank(),
         .names = topology_.Names(),
         .spin = spin,
+        .grace = NewsGrace(options_.peer_timeout),
         .connect = [this](int peer,
                           const Deadline&) { return DialMember(peer, Role::kMessages, 0); },
         .failure = failure,
@@ -345,8 +348,9 @@ class GroupCommunicator final : public Communicator {
       return body(DialDeadline());
     } catch (const Error& error) {
       if (error.code() == Code::kResourceExhausted) throw;
-      const Failure first = FirstCause({.code = Code::kPeerLost, .text = error.what() + WhoLeft()},
-                                       [this] { return local_->failure(); });
+      const Failure first = FirstCause(
+          {.code = Code::kPeerLost, .text = error.what() + WhoLeft()},
+          [this] { return local_->failure(); }, NewsGrace(options_.peer_timeout));
       throw Error(first.code, first.text);
     }
   }
@@ -377,7 +381,8 @@ class GroupCommunicator final : public Communicator {
         if (error.code() != Code::kUnavailable || deadline.Passed() || monitor_->HasLeft(peer))
           throw;
         const Failure unknown{.code = error.code(), .text = error.what()};
-        const Failure first = FirstCause(unknown, [this] { return local_->failure(); });
+        const Failure first = FirstCause(
+            unknown, [this] { return local_->failure(); }, kDialPause);
         if (first.text != unknown.text) throw Error(first.code, first.text);
       }
     }

@@ -1,15 +1,25 @@
 #include "comm/failure.h"
 
-#include <chrono>
+#include <algorithm>
 #include <thread>
 
 #include "orca/core/deadline.h"
 
 namespace orca::comm {
 
-Failure FirstCause(const Failure& echo, const std::function<std::optional<Failure>()>& known) {
-  const Deadline grace = Deadline::After(std::chrono::milliseconds(200));
-  while (!grace.Passed()) {
+std::chrono::milliseconds NewsGrace(std::chrono::milliseconds peer_timeout) {
+  return std::max(2 * BeatInterval(peer_timeout), std::chrono::milliseconds(200));
+}
+
+std::chrono::milliseconds BeatInterval(std::chrono::milliseconds peer_timeout) {
+  return std::clamp(peer_timeout / 10, std::chrono::milliseconds(1),
+                    std::chrono::milliseconds(500));
+}
+
+Failure FirstCause(const Failure& echo, const std::function<std::optional<Failure>()>& known,
+                   std::chrono::milliseconds grace) {
+  const Deadline deadline = Deadline::After(grace);
+  while (!deadline.Passed()) {
     if (auto failure = known()) return *failure;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }

@@ -1,6 +1,7 @@
 // Why a group ended.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
@@ -16,7 +17,13 @@ struct Failure {
 };
 
 /// A link that breaks is usually an echo of something that another rank knows better: gives the
-/// news a moment to arrive through `known`, and returns it instead of `echo`.
-Failure FirstCause(const Failure& echo, const std::function<std::optional<Failure>()>& known);
+/// news `grace` to arrive through `known`, and returns it instead of `echo`.
+Failure FirstCause(const Failure& echo, const std::function<std::optional<Failure>()>& known,
+                   std::chrono::milliseconds grace);
+/// How long news may take. Mostly rank 0 passes them on at once; but if rank 0 fell silent, every
+/// rank has to notice by itself, some a beat later than others.
+std::chrono::milliseconds NewsGrace(std::chrono::milliseconds peer_timeout);
+/// How often a rank gives a sign of life, if silence for `peer_timeout` means that it is lost.
+std::chrono::milliseconds BeatInterval(std::chrono::milliseconds peer_timeout);
 
 }  // namespace orca::comm

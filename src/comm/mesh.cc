@@ -276,7 +276,7 @@ void Mesh::ProgressUntil(Done done) {
           text += fmt::format("; {} had left", options_.names[rank]);
       }
       const Failure echo{.code = error.code(), .text = text};
-      const Failure first = FirstCause(echo, options_.failure);
+      const Failure first = FirstCause(echo, options_.failure, options_.grace);
       throw Error(first.code, first.text);
     }
     if (Clock::now() < spin_until) continue;
@@ -308,7 +308,7 @@ void Mesh::CheckForTrouble(Clock::time_point since, bool* warned) {
     // The rank that this one waits for may itself wait for another, and know better who is missing.
     const Failure echo{.code = Code::kTimeout,
                        .text = fmt::format("{}; the deadline has passed", DescribeWait(since))};
-    const Failure first = FirstCause(echo, options_.failure);
+    const Failure first = FirstCause(echo, options_.failure, options_.grace);
     throw Error(first.code, first.text);
   }
   if (!*warned && Clock::now() - since > options_.warn_after) {

@@ -27,6 +27,7 @@ struct MeshOptions {
   int streams = 1;                 ///< Connections to each peer; they share the work.
   std::chrono::nanoseconds spin{};
   std::chrono::milliseconds warn_after{};
+  std::chrono::milliseconds grace{};  ///< See FirstCause.
   /// Connects stream `stream` to `peer`.
   std::function<UniqueFd(int peer, int stream, const Deadline& deadline)> connect;
   std::function<std::optional<Failure>()> failure;

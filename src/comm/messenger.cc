@@ -349,7 +349,8 @@ bool Messenger::Round() {
                       .text = fmt::format("exchanging messages failed: {}", error.what())};
   }
   if (failure) {
-    if (failure->code == Code::kPeerLost) failure = FirstCause(*failure, options_.failure);
+    if (failure->code == Code::kPeerLost)
+      failure = FirstCause(*failure, options_.failure, options_.grace);
     options_.on_failure(*failure);
     const std::lock_guard lock(mutex_);
     FailAll(*failure, finished);

@@ -27,6 +27,7 @@ struct MessengerOptions {
   int rank = 0;
   std::vector<std::string> names;
   std::chrono::nanoseconds spin{};
+  std::chrono::milliseconds grace{};  ///< See FirstCause.
   /// Connects to `peer`; messages to it go over this connection, in one direction.
   std::function<UniqueFd(int peer, const Deadline& deadline)> connect;
   std::function<std::optional<Failure>()> failure;

@@ -23,7 +23,6 @@ namespace {
 using Clock = Deadline::Clock;
 using Seconds = std::chrono::duration<double>;
 
-constexpr int kBeatsPerTimeout = 10;
 constexpr std::chrono::milliseconds kFarewell(500);
 
 }  // namespace
@@ -116,8 +115,7 @@ void Monitor::Wake() {
 
 void Monitor::Loop(const std::stop_token& stop) {
   ::pthread_setname_np(::pthread_self(), "orca-monitor");
-  const auto interval =
-      std::max(options_.peer_timeout / kBeatsPerTimeout, std::chrono::milliseconds(1));
+  const auto interval = BeatInterval(options_.peer_timeout);
   auto next_beat = Clock::now();
   std::vector<pollfd> fds;
   std::optional<Deadline> farewell;
