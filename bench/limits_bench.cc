@@ -20,6 +20,7 @@
 
 #include "harness.h"
 #include "orca/comm/communicator.h"
+#include "orca/core/crc32c.h"
 #include "orca/net/socket.h"
 
 namespace {
@@ -154,7 +155,9 @@ class RawStream {
  public:
   RawStream(UniqueFd out, UniqueFd in) : out_(std::move(out)), in_(std::move(in)) {}
 
-  void Exchange(std::span<float> data) {
+  /// With `computes`, what an all-reduce has to compute is there, too: a checksum over all that is
+  /// sent and received, and the sums.
+  void Exchange(std::span<float> data, bool computes) {
     const auto bytes = std::as_writable_bytes(data);
     sink_.resize(kChunk);
     std::size_t sent = 0;
@@ -164,11 +167,18 @@ class RawStream {
       if (sent < bytes.size()) {
         const auto n = ::send(out_.get(), bytes.data() + sent,
                               std::min(bytes.size() - sent, kChunk), MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (n > 0) sent += static_cast<std::size_t>(n), moved = true;
+        if (n > 0) {
+          if (computes) Check(bytes.subspan(sent, static_cast<std::size_t>(n)));
+          sent += static_cast<std::size_t>(n), moved = true;
+        }
       }
       if (const auto to = Target(bytes, sent, received); !to.empty()) {
         const auto n = ::recv(in_.get(), to.data(), to.size(), MSG_DONTWAIT);
-        if (n > 0) received += static_cast<std::size_t>(n), moved = true;
+        if (n > 0) {
+          if (computes) Check(to.first(static_cast<std::size_t>(n)));
+          if (computes && received < bytes.size() / 2) Add(bytes, received, n);
+          received += static_cast<std::size_t>(n), moved = true;
+        }
       }
       if (moved) continue;
       std::array<pollfd, 2> fds{pollfd{in_.get(), POLLIN, 0}, pollfd{out_.get(), POLLOUT, 0}};
@@ -188,9 +198,23 @@ class RawStream {
     return bytes.subspan(place, std::min({kChunk, bytes.size() - received, sent - place}));
   }
 
+  void Check(std::span<const std::byte> bytes) {
+    checksum_ ^= orca::Crc32c(bytes.data(), bytes.size());
+  }
+
+  // To the second half of the data, whole elements; a cut one does not matter here.
+  void Add(std::span<std::byte> bytes, std::size_t received, ssize_t count) {
+    const auto* from = reinterpret_cast<const float*>(sink_.data());
+    auto* to = reinterpret_cast<float*>(bytes.data() + bytes.size() / 2) + received / sizeof(float);
+    const auto elements = static_cast<std::size_t>(count) / sizeof(float);
+#pragma GCC ivdep
+    for (std::size_t i = 0; i < elements; ++i) to[i] += from[i];
+  }
+
   UniqueFd out_;
   UniqueFd in_;
   std::vector<std::byte> sink_;
+  std::uint32_t checksum_ = 0;
 };
 
 RawStream ConnectRaw(Communicator& control) {
@@ -216,9 +240,12 @@ void CompareTcp(Communicator& control, Communicator& tcp, std::size_t bytes) {
   std::vector<float> raw_data(bytes / sizeof(float));
   Side ours{.call = [&](std::span<float> data) { tcp.AllReduce(AsBytes(data), DType::kFloat32); },
             .data = our_data};
-  Side limit{
-      .call = [&](std::span<float> data) { raw.Exchange(data); }, .data = raw_data, .sums = false};
-  Compare(control, "tcp/" + std::to_string(bytes), ours, limit);
+  for (const bool computes : {false, true}) {
+    Side limit{.call = [&](std::span<float> data) { raw.Exchange(data, computes); },
+               .data = raw_data,
+               .sums = false};
+    Compare(control, (computes ? "tcp-work/" : "tcp/") + std::to_string(bytes), ours, limit);
+  }
 }
 
 void RunRank(int rank, int world, const std::string& directory, const SharedBuffers& shared,

@@ -70,6 +70,8 @@ template <typename Buffer>
 class BufferList {
  public:
   BufferList() = default;
+  // One buffer, a vector and a list in braces are all ways to write the same thing.
+  // NOLINTBEGIN(google-explicit-constructor)
   BufferList(Buffer only) : only_(only), size_(1) {}
   BufferList(std::vector<Buffer> several) : several_(std::move(several)), size_(several_.size()) {
     if (size_ == 1) only_ = several_[0];
@@ -78,6 +80,7 @@ class BufferList {
       : BufferList(buffers.size() == 1 ? BufferList(*buffers.begin())
                                        : BufferList(std::vector<Buffer>(buffers))) {}
   operator std::vector<Buffer>() const { return {begin(), end()}; }
+  // NOLINTEND(google-explicit-constructor)
 
   std::size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
