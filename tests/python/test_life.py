@@ -11,6 +11,8 @@ import pytest
 import checks_life as checks
 from launcher import RankPool
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).with_name("scripts_life.py")
 
 

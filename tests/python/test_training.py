@@ -10,6 +10,8 @@ import pytest
 import checks_training as checks
 from launcher import RankPool
 
+pytestmark = pytest.mark.slow
+
 CONTRACT: list[Callable[[], Any]] = [
     checks.ddp,
     checks.ddp_many_buckets,
