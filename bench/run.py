@@ -1,6 +1,6 @@
 """Runs the benchmarks and prints one table: what was measured, against whom, the ratio, and the goal.
 
-    make bench            # all of it, about ten minutes on two cores
+    make bench            # all of it, about four minutes on two cores
     python bench/run.py --only dispatch ddp
 
 A peer gets the better of two set-ups, pinned to one core a rank and not pinned: the smaller of our ratios counts.
@@ -46,11 +46,11 @@ GOALS = {
     "ddp2-alone/4": ("DDP, LeNet, batch 4, steps/s against no synchronisation", 0.93),
     "ddp2-alone/64": ("DDP, LeNet, batch 64, steps/s against no synchronisation", 0.93),
     "ddp2-alone/256": ("DDP, LeNet, batch 256, steps/s against no synchronisation", 0.93),
-    "ddp2-limit/4": ("... against DDP with a hook that sends nothing", None),
+    "ddp2-limit/4": ("DDP, LeNet, batch 4, against DDP with a hook that sends nothing", None),
     "ddp2-gloo/4": ("DDP, LeNet, batch 4, steps/s against gloo", None),
-    "ddp2-limit/64": ("... against DDP with a hook that sends nothing", None),
+    "ddp2-limit/64": ("DDP, LeNet, batch 64, against DDP with a hook that sends nothing", None),
     "ddp2-gloo/64": ("DDP, LeNet, batch 64, steps/s against gloo", None),
-    "ddp2-limit/256": ("... against DDP with a hook that sends nothing", None),
+    "ddp2-limit/256": ("DDP, LeNet, batch 256, against DDP with a hook that sends nothing", None),
     "ddp2-gloo/256": ("DDP, LeNet, batch 256, steps/s against gloo", None),
     "ddp4-gloo/4": ("DDP, LeNet, batch 4, 4 ranks on 2 cores, against gloo", 1.5),
     "ddp4-gloo/64": ("DDP, LeNet, batch 64, 4 ranks on 2 cores, against gloo", None),
