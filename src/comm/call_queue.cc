@@ -46,7 +46,8 @@ std::shared_ptr<Work::State> CallQueue::Start(Collective call, DoneCallback done
   state->callback = std::move(done);
   if (TryTurn(false)) {
     std::optional<Turn> turn(*this);
-    if (ready_(call)) {
+    // Callbacks come in the order of the calls.
+    if (!ending_.load(std::memory_order_acquire) && ready_(call)) {
       const std::exception_ptr error = Execute(call);
       turn.reset();
       state->Finish(error);
@@ -121,8 +122,10 @@ void CallQueue::Loop(const std::stop_token& stop) {
     {
       const Turn turn(*this);
       error = Execute(next.call);
+      ending_.store(true, std::memory_order_relaxed);  // seen by whoever has the next turn
     }
     next.state->Finish(error);
+    ending_.store(false, std::memory_order_release);
   }
 }
 

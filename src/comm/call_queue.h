@@ -50,9 +50,10 @@ class CallQueue {
 
   std::function<void(const Collective&)> execute_;
   std::function<bool(const Collective&)> ready_;
-  std::atomic<bool> busy_{false};  // a call is running
-  std::atomic<int> queued_{0};     // calls started and not yet running
-  std::atomic<int> waiting_{0};    // threads that wait for their turn
+  std::atomic<bool> busy_{false};    // a call is running
+  std::atomic<bool> ending_{false};  // the thread's last call is done, its callback is not
+  std::atomic<int> queued_{0};       // calls started and not yet running
+  std::atomic<int> waiting_{0};      // threads that wait for their turn
 
   std::mutex mutex_;  // guards all below
   std::condition_variable turn_ended_;

@@ -213,5 +213,24 @@ TEST_P(AsyncTest, WaitWithALimitTellsThatTheCallGoesOn) {
 INSTANTIATE_TEST_SUITE_P(Layouts, AsyncTest, ::testing::ValuesIn(testing::Layouts()),
                          [](const auto& layout) { return layout.param.name; });
 
+// The last rank of a short call does not hand it to another thread.
+TEST(AsyncStartTest, RunsHereWhenAllOthersWait) {
+  std::atomic<int> here{0};
+  testing::RunRanks(2, testing::SharedMemoryLayout(), [&here](Communicator& comm) {
+    for (int call = 0; call < 50; ++call) {
+      if (comm.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      std::int64_t value = comm.rank() + call;
+      const auto caller = std::this_thread::get_id();
+      const Work work = comm.Start(Collective::AllReduce(testing::BytesOf(value), DType::kInt64),
+                                   [&here, caller](const std::exception_ptr&, int) {
+                                     if (std::this_thread::get_id() == caller) ++here;
+                                   });
+      work.Wait();
+      EXPECT_EQ(value, 1 + 2 * call);
+    }
+  });
+  EXPECT_GT(here, 0);
+}
+
 }  // namespace
 }  // namespace orca::comm

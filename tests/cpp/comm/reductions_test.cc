@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "testing/cases.h"
+#include "testing/ranks.h"
 #include "testing/seed.h"
 
 namespace orca::comm {
@@ -104,6 +105,32 @@ TEST(ReductionSampleTest, CoversEveryPairOfProperties) {
       testing::RunCases(world, testing::Layouts()[layout], chosen);
       if (HasFailure()) return;
     }
+  }
+}
+
+// Long registered arrays are shared out in blocks, and every call begins with the first one again.
+TEST(SharedOutTest, ReducesEveryBlockOnceInEveryCall) {
+  for (const int world : {1, 2, 3, 5}) {
+    testing::RunRanks(world, testing::SharedMemoryLayout(), [world](Communicator& comm) {
+      const std::size_t count =
+          static_cast<std::size_t>(world) * (std::size_t{2} << 20) / 4 + 12345;
+      auto* const memory = static_cast<std::int32_t*>(comm.arena()->Allocate(count * 4));
+      const std::span<std::int32_t> data(memory, count);
+      for (std::int32_t call = 0; call < 3; ++call) {
+        for (std::size_t i = 0; i < count; ++i) {
+          data[i] = static_cast<std::int32_t>(i % 1009) * (comm.rank() + 1) + call;
+        }
+        comm.AllReduce(AsBytes(data), DType::kInt32);
+        std::size_t wrong = 0;
+        for (std::size_t i = 0; i < count; ++i) {
+          const std::int32_t ranks = world * (world + 1) / 2;
+          wrong += data[i] != static_cast<std::int32_t>(i % 1009) * ranks + call * world;
+        }
+        EXPECT_EQ(wrong, 0U) << "rank " << comm.rank() << " of " << world << ", call " << call;
+        comm.Barrier();
+      }
+      comm.arena()->Free(memory);
+    });
   }
 }
 
