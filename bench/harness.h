@@ -47,6 +47,7 @@ inline void CheckSum(std::span<const float> data, int world, int round, const ch
 /// How often to repeat a call that moves `bytes`.
 inline int Rounds(std::size_t bytes) {
   if (bytes >= (std::size_t{64} << 20)) return 15;
+  if (bytes >= (std::size_t{16} << 20)) return 25;
   if (bytes >= (std::size_t{1} << 20)) return 101;
   return 1001;
 }

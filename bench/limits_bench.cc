@@ -9,6 +9,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -36,8 +40,9 @@ using orca::comm::ReduceOp;
 
 constexpr int kMaxRanks = 64;
 
-/// One side of a comparison: `call` gets the rank's buffer, freshly written.
+/// One side of a comparison, the first is ours: `call` gets the rank's buffer, freshly written.
 struct Side {
+  std::string name;
   std::function<void(std::span<float>)> call;
   std::span<float> data;
   bool sums = true;  ///< Whether the result is the sum over ranks, and is checked.
@@ -48,25 +53,32 @@ double Slowest(Communicator& comm, double seconds) {
   return seconds;
 }
 
-void Compare(Communicator& control, const std::string& name, Side ours, Side limit) {
-  std::vector<double> our_times;
-  std::vector<double> limit_times;
-  const int rounds = orca::bench::Rounds(ours.data.size_bytes());
+// Reports the fastest of the limits; the times of the others go to standard error.
+void Compare(Communicator& control, const std::string& name, std::vector<Side> sides) {
+  std::vector<std::vector<double>> times(sides.size());
+  const int rounds = orca::bench::Rounds(sides[0].data.size_bytes());
   for (int round = -2; round < rounds; ++round) {
     const int pattern = round + 2;
-    for (int turn = 0; turn < 2; ++turn) {
-      const bool is_ours = (turn + pattern) % 2 == 0;
-      Side& side = is_ours ? ours : limit;
+    for (std::size_t turn = 0; turn < sides.size(); ++turn) {
+      const std::size_t which = (turn + static_cast<std::size_t>(pattern)) % sides.size();
+      Side& side = sides[which];
       orca::bench::Dirty(side.data, control.rank(), pattern);
       control.Barrier();
       const double start = Now();
       side.call(side.data);
       const double seconds = Slowest(control, Now() - start);
       if (side.sums) orca::bench::CheckSum(side.data, control.world(), pattern, name.c_str());
-      if (round >= 0) (is_ours ? our_times : limit_times).push_back(seconds);
+      if (round >= 0) times[which].push_back(seconds);
     }
   }
-  if (control.rank() == 0) orca::bench::Report(name, our_times, limit_times);
+  if (control.rank() != 0) return;
+  std::size_t best = 1;
+  for (std::size_t i = 1; i < sides.size(); ++i) {
+    const double median = orca::bench::Median(times[i]);
+    if (median < orca::bench::Median(times[best])) best = i;
+    std::fprintf(stderr, "%s: %s %.1f us\n", name.c_str(), sides[i].name.c_str(), median * 1e6);
+  }
+  orca::bench::Report(name, times[0], times[best]);
 }
 
 std::unique_ptr<Communicator> Join(const std::string& directory, int rank, int world,
@@ -81,31 +93,53 @@ std::unique_ptr<Communicator> Join(const std::string& directory, int rank, int w
   return Communicator::Connect(membership, options);
 }
 
-// The limit: every rank loads its slice of all buffers and stores to all of them, and nothing else.
-template <int kBuffers>
-__attribute__((noinline)) void MoveBytes(float* const* buffers, std::size_t begin,
-                                         std::size_t end) {
-#pragma GCC ivdep
-  for (std::size_t i = begin; i < end; ++i) {
-    float sum = buffers[0][i];
-    for (int b = 1; b < kBuffers; ++b) sum += buffers[b][i];
-    for (int b = 0; b < kBuffers; ++b) buffers[b][i] = sum;
+// The limit: every byte of all buffers is loaded and stored once, and nothing else. Which way is
+// the fastest depends on the machine and on the number of buffers, so that all are tried: how much
+// of one buffer is taken at a time, stores through the caches or past them, a slice for each rank
+// or blocks for whoever is free.
+struct Way {
+  std::size_t strip = 0;  ///< Floats of one buffer at a time.
+  bool streams = false;   ///< Stores go past the caches.
+  bool deals = false;     ///< Blocks for whoever is free.
+
+  std::string Name() const {
+    return "strips of " + std::to_string(strip * sizeof(float)) + " bytes, " +
+           (streams ? "streaming stores, " : "plain stores, ") + (deals ? "dealt out" : "slices");
   }
+};
+
+constexpr std::size_t kStripMax = 4096;
+
+#define ORCA_BENCH_EVERY_CPU __attribute__((target_clones("avx512f", "avx2", "default")))
+
+ORCA_BENCH_EVERY_CPU void AddTo(float* sum, const float* from, std::size_t count) {
+#pragma GCC ivdep
+  for (std::size_t i = 0; i < count; ++i) sum[i] += from[i];
 }
 
-// A strip at a time, so that every line is loaded once, whatever the number of buffers.
-void MoveAll(std::span<float* const> buffers, std::size_t begin, std::size_t end) {
-  if (buffers.size() == 2) return MoveBytes<2>(buffers.data(), begin, end);
-  constexpr std::size_t kStrip = 64;
-  std::array<float, kStrip> sum;
-  for (; begin < end; begin += kStrip) {
-    const std::size_t count = std::min(kStrip, end - begin);
-    std::copy_n(buffers[0] + begin, count, sum.data());
-    for (std::size_t b = 1; b < buffers.size(); ++b) {
+ORCA_BENCH_EVERY_CPU void CopyTo(float* to, const float* from, std::size_t count) {
 #pragma GCC ivdep
-      for (std::size_t i = 0; i < count; ++i) sum[i] += buffers[b][begin + i];
-    }
-    for (float* buffer : buffers) std::copy_n(sum.data(), count, buffer + begin);
+  for (std::size_t i = 0; i < count; ++i) to[i] = from[i];
+}
+
+// Whole cache lines; 16 bytes are what every x86-64 has, and the write-combining buffers do the
+// rest.
+void StreamTo(float* to, const float* from, std::size_t count) {
+#if defined(__x86_64__)
+  for (std::size_t i = 0; i < count; i += 4) _mm_stream_ps(to + i, _mm_load_ps(from + i));
+#else
+  CopyTo(to, from, count);
+#endif
+}
+
+void MoveAll(const Way& way, std::span<float* const> buffers, std::size_t begin, std::size_t end) {
+  alignas(64) std::array<float, kStripMax> sum;
+  for (; begin < end; begin += way.strip) {
+    const std::size_t count = std::min(way.strip, end - begin);
+    CopyTo(sum.data(), buffers[0] + begin, count);
+    for (std::size_t b = 1; b < buffers.size(); ++b) AddTo(sum.data(), buffers[b] + begin, count);
+    for (float* buffer : buffers)
+      (way.streams ? StreamTo : CopyTo)(buffer + begin, sum.data(), count);
   }
 }
 
@@ -115,6 +149,7 @@ struct SharedBuffers {
   std::byte* data = nullptr;
   std::size_t stride = 0;
   std::atomic<int>* arrived = nullptr;
+  std::atomic<std::size_t>* ticket = nullptr;  ///< The next block to deal out.
 
   float* Buffer(int rank) const {
     return reinterpret_cast<float*>(data + static_cast<std::size_t>(rank) * stride);
@@ -130,19 +165,36 @@ void CompareMemory(Communicator& comm, const SharedBuffers& shared, std::size_t 
   const std::size_t begin = count * static_cast<std::size_t>(comm.rank()) / world;
   const std::size_t end = count * static_cast<std::size_t>(comm.rank() + 1) / world;
   int turn = 0;
-  Side ours{.call = [&](std::span<float> data) { comm.AllReduce(AsBytes(data), DType::kFloat32); },
-            .data = {registered, count}};
-  Side limit{.call =
-                 [&](std::span<float>) {
-                   MoveAll(buffers, begin, end);
-                   // All must be done; one counter, spun on, is the least that this can cost.
-                   ++turn;
-                   shared.arrived->fetch_add(1);
-                   while (shared.arrived->load() < turn * comm.world()) {
-                   }
-                 },
-             .data = {shared.Buffer(comm.rank()), count}};
-  Compare(comm, "memory" + std::to_string(comm.world()) + "/" + std::to_string(bytes), ours, limit);
+  std::vector<Side> sides;
+  sides.push_back(
+      {.name = "orca",
+       .call = [&](std::span<float> data) { comm.AllReduce(AsBytes(data), DType::kFloat32); },
+       .data = {registered, count}});
+  for (const std::size_t strip : {64, 256, 1024, 4096}) {
+    for (const bool streams : {false, true}) {
+      for (const bool deals : {false, true}) {
+        const Way way{.strip = strip, .streams = streams, .deals = deals};
+        const auto call = [&, way](std::span<float>) {
+          if (way.deals) {
+            constexpr std::size_t kBlock = 64 << 10;
+            for (auto at = shared.ticket->fetch_add(kBlock); at < count;
+                 at = shared.ticket->fetch_add(kBlock))
+              MoveAll(way, buffers, at, std::min(at + kBlock, count));
+          } else {
+            MoveAll(way, buffers, begin, end);
+          }
+          // All must be done; one counter, spun on, is the least that this can cost.
+          ++turn;
+          if (shared.arrived->fetch_add(1) + 1 == turn * comm.world()) shared.ticket->store(0);
+          while (shared.arrived->load() < turn * comm.world()) {
+          }
+        };
+        sides.push_back(
+            {.name = way.Name(), .call = call, .data = {shared.Buffer(comm.rank()), count}});
+      }
+    }
+  }
+  Compare(comm, "memory" + std::to_string(comm.world()) + "/" + std::to_string(bytes), sides);
   comm.Barrier();
   if (comm.rank() == 0) shared.arrived->store(0);
   comm.Barrier();
@@ -153,13 +205,11 @@ void CompareMemory(Communicator& comm, const SharedBuffers& shared, std::size_t 
 // is looked at once where it arrives, then the other half goes each way, to its place in the data.
 class RawStream {
  public:
-  RawStream(UniqueFd out, UniqueFd in) : out_(std::move(out)), in_(std::move(in)) {}
+  RawStream(UniqueFd out, UniqueFd in)
+      : out_(std::move(out)), in_(std::move(in)), sink_(kChunk), sum_(kChunk / sizeof(float)) {}
 
-  /// With `computes`, what an all-reduce has to compute is there, too: a checksum over all that is
-  /// sent and received, and the sums.
-  void Exchange(std::span<float> data, bool computes) {
+  void Exchange(std::span<float> data) {
     const auto bytes = std::as_writable_bytes(data);
-    sink_.resize(kChunk);
     std::size_t sent = 0;
     std::size_t received = 0;
     while (sent < bytes.size() || received < bytes.size()) {
@@ -167,24 +217,26 @@ class RawStream {
       if (sent < bytes.size()) {
         const auto n = ::send(out_.get(), bytes.data() + sent,
                               std::min(bytes.size() - sent, kChunk), MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (n > 0) {
-          if (computes) Check(bytes.subspan(sent, static_cast<std::size_t>(n)));
-          sent += static_cast<std::size_t>(n), moved = true;
-        }
+        if (n > 0) sent += static_cast<std::size_t>(n), moved = true;
       }
       if (const auto to = Target(bytes, sent, received); !to.empty()) {
         const auto n = ::recv(in_.get(), to.data(), to.size(), MSG_DONTWAIT);
-        if (n > 0) {
-          if (computes) Check(to.first(static_cast<std::size_t>(n)));
-          if (computes && received < bytes.size() / 2) Add(bytes, received, n);
-          received += static_cast<std::size_t>(n), moved = true;
-        }
+        if (n > 0) received += static_cast<std::size_t>(n), moved = true;
       }
       if (moved) continue;
       std::array<pollfd, 2> fds{pollfd{in_.get(), POLLIN, 0}, pollfd{out_.get(), POLLOUT, 0}};
       const bool sending = sent < bytes.size();
       ::poll(fds.data(), sending ? 2 : 1, 100);
     }
+  }
+
+  /// What an all-reduce of `bytes` has to compute, on data that never leaves the cache: the
+  /// checksum of all that is sent and of all that is received, and the sums of one half.
+  void Compute(std::size_t bytes) {
+    for (std::size_t done = 0; done < 2 * bytes; done += kChunk)
+      checksum_ ^= orca::Crc32c(sink_.data(), kChunk);
+    for (std::size_t done = 0; done < bytes / 2; done += kChunk)
+      AddTo(sum_.data(), reinterpret_cast<const float*>(sink_.data()), sum_.size());
   }
 
  private:
@@ -198,22 +250,10 @@ class RawStream {
     return bytes.subspan(place, std::min({kChunk, bytes.size() - received, sent - place}));
   }
 
-  void Check(std::span<const std::byte> bytes) {
-    checksum_ ^= orca::Crc32c(bytes.data(), bytes.size());
-  }
-
-  // To the second half of the data, whole elements; a cut one does not matter here.
-  void Add(std::span<std::byte> bytes, std::size_t received, ssize_t count) {
-    const auto* from = reinterpret_cast<const float*>(sink_.data());
-    auto* to = reinterpret_cast<float*>(bytes.data() + bytes.size() / 2) + received / sizeof(float);
-    const auto elements = static_cast<std::size_t>(count) / sizeof(float);
-#pragma GCC ivdep
-    for (std::size_t i = 0; i < elements; ++i) to[i] += from[i];
-  }
-
   UniqueFd out_;
   UniqueFd in_;
   std::vector<std::byte> sink_;
+  std::vector<float> sum_;
   std::uint32_t checksum_ = 0;
 };
 
@@ -238,13 +278,20 @@ void CompareTcp(Communicator& control, Communicator& tcp, std::size_t bytes) {
   RawStream raw = ConnectRaw(control);
   std::vector<float> our_data(bytes / sizeof(float));
   std::vector<float> raw_data(bytes / sizeof(float));
-  Side ours{.call = [&](std::span<float> data) { tcp.AllReduce(AsBytes(data), DType::kFloat32); },
-            .data = our_data};
+  const Side ours{
+      .name = "orca",
+      .call = [&](std::span<float> data) { tcp.AllReduce(AsBytes(data), DType::kFloat32); },
+      .data = our_data};
   for (const bool computes : {false, true}) {
-    Side limit{.call = [&](std::span<float> data) { raw.Exchange(data, computes); },
+    Side limit{.name = "raw stream",
+               .call =
+                   [&](std::span<float> data) {
+                     raw.Exchange(data);
+                     if (computes) raw.Compute(bytes);
+                   },
                .data = raw_data,
                .sums = false};
-    Compare(control, (computes ? "tcp-work/" : "tcp/") + std::to_string(bytes), ours, limit);
+    Compare(control, (computes ? "tcp-limit/" : "tcp/") + std::to_string(bytes), {ours, limit});
   }
 }
 
@@ -285,9 +332,11 @@ int main(int argc, char** argv) {
       ::mmap(nullptr, total + 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return 1;
   auto* bytes = static_cast<std::byte*>(memory);
-  const SharedBuffers shared{.data = bytes,
-                             .stride = stride,
-                             .arrived = new (bytes + (total + 63) / 64 * 64) std::atomic<int>(0)};
+  const SharedBuffers shared{
+      .data = bytes,
+      .stride = stride,
+      .arrived = new (bytes + (total + 63) / 64 * 64) std::atomic<int>(0),
+      .ticket = new (bytes + (total + 63) / 64 * 64 + 64) std::atomic<std::size_t>(0)};
   std::string directory = std::filesystem::temp_directory_path() / "orca-bench-XXXXXX";
   if (::mkdtemp(directory.data()) == nullptr) return 1;
   int failures = 0;

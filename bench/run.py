@@ -36,7 +36,7 @@ GOALS = {
     f"tcp/{KIB}": ("all_reduce 1 KiB over TCP on loopback, against gloo", 10),
     f"tcp/{64 * MIB}": ("all_reduce 64 MiB over TCP on loopback, against gloo", 2.5),
     f"limit-tcp/{64 * MIB}": ("... against a raw stream of the same bytes", 0.75),
-    f"limit-tcp-work/{64 * MIB}": ("... with the checksums and sums that belong to it", None),
+    f"limit-tcp-limit/{64 * MIB}": ("... and of the checksums and sums that go with it", None),
     f"limit-memory2/{256 * MIB}": (
         "all_reduce 256 MiB in C++, against a kernel that moves the same bytes",
         0.9,

@@ -1,9 +1,10 @@
-"""All-reduce of 8 and 16 ranks on a machine with that many cores: Orca against Open MPI and gloo.
+"""All-reduce of 8 and 16 ranks on a machine with that many cores: Orca against Open MPI, gloo and the memory.
 
-    python bench/scale.py MPIRUN MPI_BENCH          # both made by bench/run.py: see docs/performance.md
+    python bench/scale.py MPIRUN MPI_BENCH LIMITS_BENCH     # how to make them: docs/performance.md
 
-MPI_BENCH runs Orca and Open MPI in the same processes, in turns. gloo runs in processes of its own, whatever torch there
-is; its runs and those of MPI_BENCH take turns, three times each, and medians are compared. Every rank rewrites its
+MPI_BENCH runs Orca and Open MPI in the same processes, in turns, LIMITS_BENCH Orca and the fastest of sixteen kernels that
+only move the bytes. gloo runs in processes of its own, whatever torch there is; its runs and theirs take turns, three
+times each, and medians are compared. Every rank rewrites its
 buffer before each timed call, the slowest rank counts, and every answer is checked.
 """
 
@@ -22,7 +23,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 SIZES = [64 << 10, 32 << 20]
-RESULT = re.compile(r"RESULT openmpi/(\d+) ours_us=(\S+) peer_us=(\S+) ratio=(\S+)")
+RESULT = re.compile(r"RESULT \w+/(\d+) ours_us=(\S+) peer_us=(\S+) ratio=(\S+)")
 
 
 def gloo_rank(rank: int, world: int, store: str, queue) -> None:
@@ -56,10 +57,17 @@ def run_gloo(world: int) -> dict[int, float]:
 def run_mpi(world: int, mpirun: str, binary: str) -> dict[int, tuple[float, float, float]]:
     with tempfile.TemporaryDirectory() as folder:
         command = [mpirun, "-n", str(world), "--allow-run-as-root", "--bind-to", "core"]
-        command += [binary, "openmpi", folder, *map(str, SIZES)]
-        output = subprocess.run(
-            command, stdout=subprocess.PIPE, text=True, check=True, timeout=300
-        ).stdout
+        return results([*command, binary, "openmpi", folder, *map(str, SIZES)])
+
+
+def run_limits(world: int, binary: str) -> dict[int, tuple[float, float, float]]:
+    return results([binary, "memory", str(world), str(SIZES[-1])])
+
+
+def results(command: list[str]) -> dict[int, tuple[float, float, float]]:
+    output = subprocess.run(
+        command, stdout=subprocess.PIPE, text=True, check=True, timeout=300
+    ).stdout
     return {
         int(size): (float(ours), float(peer), float(ratio))
         for size, ours, peer, ratio in RESULT.findall(output)
@@ -67,16 +75,19 @@ def run_mpi(world: int, mpirun: str, binary: str) -> dict[int, tuple[float, floa
 
 
 def main() -> None:
-    mpirun, binary = sys.argv[1:3]
+    mpirun, mpi_bench, limits_bench = sys.argv[1:4]
     print(f"{os.cpu_count()} cores, torch {torch.__version__}")
-    print("| ranks | bytes | orca | Open MPI | ratio | gloo | ratio |")
-    print("|---|---|---|---|---|---|---|")
+    print("| ranks | bytes | orca | Open MPI | ratio | gloo | ratio | of the memory's limit |")
+    print("|---|---|---|---|---|---|---|---|")
     for world in (8, 16):
         ours: dict[int, list[tuple[float, float, float]]] = {size: [] for size in SIZES}
         gloo: dict[int, list[float]] = {size: [] for size in SIZES}
+        limits: dict[int, list[float]] = {size: [] for size in SIZES}
         for _ in range(3):
-            for size, result in run_mpi(world, mpirun, binary).items():
+            for size, result in run_mpi(world, mpirun, mpi_bench).items():
                 ours[size].append(result)
+            for size, (_, _, ratio) in run_limits(world, limits_bench).items():
+                limits[size].append(ratio)
             for size, microseconds in run_gloo(world).items():
                 gloo[size].append(microseconds)
         for size in SIZES:
@@ -84,9 +95,10 @@ def main() -> None:
                 statistics.median(column) for column in zip(*ours[size], strict=True)
             )
             gloo_us = statistics.median(gloo[size])
+            limit = f"{statistics.median(limits[size]):.2f}" if limits[size] else ""
             print(
                 f"| {world} | {size} | {orca_us:,.1f} µs | {mpi_us:,.1f} µs | {mpi_ratio:.1f} "
-                f"| {gloo_us:,.1f} µs | {gloo_us / orca_us:.1f} |",
+                f"| {gloo_us:,.1f} µs | {gloo_us / orca_us:.1f} | {limit} |",
                 flush=True,
             )
 

@@ -56,7 +56,7 @@ class Turns:
 
 
 def rounds_for(size: int) -> int:
-    return 11 if size >= 64 * MIB else 41 if size >= MIB else 201
+    return 11 if size >= 64 * MIB else 31 if size >= 16 * MIB else 101 if size >= MIB else 201
 
 
 def compare_allreduce(turns: Turns, name: str, size: int, ours, peer, *, registered: bool) -> None:

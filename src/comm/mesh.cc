@@ -19,7 +19,7 @@ namespace {
 using Clock = Deadline::Clock;
 using Seconds = std::chrono::duration<double>;
 
-constexpr std::size_t kPieceBytes = std::size_t{256} << 10;
+constexpr std::size_t kPieceBytes = std::size_t{512} << 10;
 constexpr std::chrono::milliseconds kNap(100);
 
 net::FrameHeader HeaderFor(const CallRecord& record, std::uint64_t sequence) {
@@ -74,13 +74,9 @@ class Mesh::Peer final : public FrameSink {
   const std::string& name() const { return name_; }
 
   bool Progress() {
-    bool moved = false;
-    // One piece a stream, then the other direction: what fills the socket's buffers meanwhile has
-    // left the caches when it is read.
-    for (FrameWriter& writer : writers_) {
-      if (writer.idle() && !BeginPiece(writer)) continue;
-      moved |= writer.TrySend();
-    }
+    // One piece, then the other direction: what fills the socket's buffers meanwhile has left the
+    // caches when it is read.
+    bool moved = SendPiece();
     if (!recvs_.empty()) {
       bool all_closed = !readers_.empty();
       for (FrameReader& reader : readers_) {
@@ -140,6 +136,16 @@ class Mesh::Peer final : public FrameSink {
     bool begun = false;  // tells an empty message that has arrived from one that has not
   };
 
+  // The streams take turns; one that is full leaves its turn to the next.
+  bool SendPiece() {
+    for (std::size_t tried = 0; tried < writers_.size(); ++tried) {
+      FrameWriter& writer = writers_[turn_++ % writers_.size()];
+      if (writer.idle() && !BeginPiece(writer)) continue;
+      if (writer.TrySend()) return true;
+    }
+    return false;
+  }
+
   bool BeginPiece(FrameWriter& writer) {
     if (sends_.empty()) return false;
     Outgoing& outgoing = sends_.front();
@@ -181,6 +187,7 @@ class Mesh::Peer final : public FrameSink {
   int rank_;
   std::string name_;
   std::deque<FrameWriter> writers_;
+  std::size_t turn_ = 0;  // of writers_
   std::deque<FrameReader> readers_;
   std::deque<Outgoing> sends_;
   std::deque<Incoming> recvs_;
