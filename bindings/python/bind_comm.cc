@@ -144,8 +144,9 @@ std::chrono::milliseconds Milliseconds(double seconds) {
 /// A communicator and the arrays that its pending calls use.
 class PyCommunicator {
  public:
-  PyCommunicator(std::unique_ptr<Communicator> communicator, std::shared_ptr<comm::Store> store)
-      : store_(std::move(store)), comm_(std::move(communicator)) {}
+  PyCommunicator(std::shared_ptr<Communicator> communicator, std::shared_ptr<comm::Store> store,
+                 bool borrowed = false)
+      : store_(std::move(store)), comm_(std::move(communicator)), borrowed_(borrowed) {}
   ~PyCommunicator() { Close(); }
 
   void Close() {
@@ -155,7 +156,7 @@ class PyCommunicator {
     pending_.clear();
     if (!last) return;
     const nb::gil_scoped_release released;
-    if (last.use_count() > 1) last->Abort("it was closed while another thread was in a call");
+    if (!borrowed_ && last.use_count() > 1) last->Abort("it was closed while another thread was in a call");
     last.reset();
     for (const Pending& call : pending) {
       try {
@@ -183,6 +184,7 @@ class PyCommunicator {
   };
   std::shared_ptr<comm::Store> store_;  // Rank 0 may be serving it.
   std::shared_ptr<Communicator> comm_;  // Shared with calls that other threads are in.
+  bool borrowed_;                       // The runtime keeps it for the next task.
   std::vector<Pending> pending_;
 };
 
@@ -332,6 +334,10 @@ void BindCalls(nb::class_<PyCommunicator>& type) {
 }
 
 }  // namespace
+
+nb::object WrapCommunicator(std::shared_ptr<Communicator> communicator) {
+  return nb::cast(std::make_unique<PyCommunicator>(std::move(communicator), nullptr, true));
+}
 
 void BindComm(nb::module_& m) {
   BindStore(m);

@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 
 #include "bind_comm.h"
+#include "bind_runtime.h"
 #include "orca/core/error.h"
 
 namespace nb = nanobind;
@@ -29,4 +30,5 @@ NB_MODULE(_core, m) {
       },
       nullptr);
   orca::bindings::BindComm(m);
+  orca::bindings::BindRuntime(m);
 }

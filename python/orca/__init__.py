@@ -2,6 +2,7 @@
 
 ``import orca`` loads the engine and no framework. What needs one is imported by name:
 
+- ``init_orca_context``, ``run``, ``submit``: functions on supervised workers of this machine;
 - ``orca.comm``: collectives on numpy arrays and everything that speaks DLPack;
 - ``orca.distributed``: the same collectives as a backend of ``torch.distributed``.
 
@@ -12,8 +13,48 @@ Example:
 """
 
 from orca._native import _core
-from orca.errors import OrcaError
+from orca.context import OrcaContext, init_orca_context, stop_orca_context
+from orca.errors import OrcaError, WorkerFailedError
+from orca.running import (
+    allgather,
+    allreduce,
+    alltoall,
+    barrier,
+    broadcast,
+    communicator,
+    gather,
+    local_rank,
+    local_world_size,
+    rank,
+    reduce,
+    reduce_scatter,
+    run,
+    submit,
+    world_size,
+)
 
-__all__ = ["OrcaError", "__version__"]
+__all__ = [
+    "OrcaContext",
+    "OrcaError",
+    "WorkerFailedError",
+    "__version__",
+    "allgather",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "communicator",
+    "gather",
+    "init_orca_context",
+    "local_rank",
+    "local_world_size",
+    "rank",
+    "reduce",
+    "reduce_scatter",
+    "run",
+    "stop_orca_context",
+    "submit",
+    "world_size",
+]
 
 __version__: str = _core.version

@@ -11,6 +11,10 @@ Example:
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
 
 class OrcaError(RuntimeError):
     """The base of all errors of the engine."""
@@ -50,6 +54,49 @@ class ResourceExhaustedError(OrcaError, MemoryError):
 
 class UnavailableError(OrcaError, OSError):
     """An address, a port, a file or a host cannot be used."""
+
+
+class WorkerFailedError(OrcaError):
+    """A function failed on a worker, or the worker died.
+
+    Attributes:
+        rank: Of the worker that failed first; -1 when no single one did.
+        remote_type: The name of the exception's class; empty when the process died.
+        remote_traceback: The worker's own traceback.
+        others: One line for each other rank that failed, too.
+        cancelled: Whether somebody cancelled the call.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        rank: int = -1,
+        type: str = "",
+        traceback: str = "",
+        others: Sequence[str] = (),
+        cancelled: bool = False,
+        parts: Sequence[Any] = (),
+    ) -> None:
+        lines = [text]
+        if traceback:
+            lines.append(f"\n{traceback.rstrip()}")
+        if others:
+            lines.append(f"\n{len(others)} other rank{'s' if len(others) > 1 else ''} failed, too:")
+            lines += [f"  {other.splitlines()[0]}" for other in others]
+        super().__init__("\n".join(lines))
+        self.rank = rank
+        self.remote_type = type
+        self.remote_traceback = traceback
+        self.others = list(others)
+        self.cancelled = cancelled
+        self._parts = parts
+
+    def remote_error(self) -> BaseException | None:
+        """The exception itself, where it could be sent. Loading it runs code of its class."""
+        if not self._parts:
+            return None
+        error: BaseException = pickle.loads(self._parts[0], buffers=self._parts[1:])
+        return error
 
 
 class InternalError(OrcaError):

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 
 import orca.distributed
-from orca.adapters.torch import memory_stats
+from orca.adapters.torch.backend import memory_stats
 
 
 def message_of(call: Callable[[], Any], kind: type[BaseException]) -> str:
@@ -565,9 +565,9 @@ def works_alone(rank: int, world: int, store: str) -> None:
 def docstrings_run(rank: int, world: int, store: str) -> int:
     import doctest
 
-    import orca.adapters.torch
+    import orca.adapters.torch.backend
 
     failed = 0
-    for module in [orca.distributed, orca.adapters.torch]:
+    for module in [orca.distributed, orca.adapters.torch.backend]:
         failed += doctest.testmod(module, verbose=False).failed
     return failed

@@ -70,7 +70,7 @@ def registered_buckets() -> Iterator[None]:
     if dist.get_backend() != "orca":
         yield
         return
-    from orca.adapters.torch import memory_stats
+    from orca.adapters.torch.backend import memory_stats
 
     assert os.environ["DDP_DISABLE_COMM_MEM"] == "0"
     before = memory_stats()["tensors"]

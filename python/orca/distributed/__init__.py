@@ -17,7 +17,7 @@ Example:
 """
 
 try:
-    from orca.adapters.torch import Options, empty, is_registered
+    from orca.adapters.torch.backend import Options, empty, is_registered
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise

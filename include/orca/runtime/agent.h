@@ -1,0 +1,15 @@
+// The process that supervises the workers of one node.
+#pragma once
+
+#include "orca/core/export.h"
+#include "orca/core/unique_fd.h"
+
+namespace orca::runtime {
+
+/// Serves the driver at the other end of `driver` (a Unix socket made by the driver): starts
+/// nurseries and workers, hands them their tasks, passes on what they say, notices when they die or
+/// fall silent. Returns when it is told to stop or the driver is gone; by then no process that it
+/// started is left.
+ORCA_API void RunAgent(UniqueFd driver);
+
+}  // namespace orca::runtime

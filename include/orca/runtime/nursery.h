@@ -1,0 +1,49 @@
+// The process that workers are forked from.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "orca/core/export.h"
+#include "orca/core/unique_fd.h"
+
+namespace orca::runtime {
+
+/// What a new worker begins with.
+struct ORCA_API Birth {
+  std::uint64_t worker = 0;
+  UniqueFd link;    ///< To the agent; see Worker.
+  UniqueFd output;  ///< What it writes to standard output ...
+  UniqueFd errors;  ///< ... and to standard error goes here.
+
+  /// In the forked child: makes it the leader of a group of its own, so that its children can be
+  /// ended with it, and puts `output` and `errors` in their places.
+  void Settle();
+};
+
+/// Serves an agent: tells when to fork, reports who was born and who has died. It has imported what
+/// all workers need, runs nothing, and must have one thread when it forks.
+class ORCA_API Nursery {
+ public:
+  /// The descriptor that an agent gives to a nursery, by its number in ORCA_NURSERY.
+  static std::optional<int> InheritedFd();
+
+  explicit Nursery(UniqueFd agent);
+  ~Nursery();
+
+  /// Says that workers can be forked; `threads` is how many this process has.
+  void Ready(int threads);
+  /// Waits for the next worker to fork; nothing when the agent has gone: leave.
+  std::optional<Birth> Next();
+  /// In the parent, after the fork.
+  void Forked(std::uint64_t worker, pid_t pid);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace orca::runtime

@@ -1,0 +1,216 @@
+"""The context: what a program may use of the machine, and the processes that serve it.
+
+Example:
+    >>> import orca
+    >>> _ = orca.init_orca_context("local", cores=2)
+    >>> orca.OrcaContext.cores()
+    2
+    >>> orca.stop_orca_context()
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import re
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from orca._native import _core
+from orca.errors import FailedPreconditionError, InvalidArgumentError
+
+__all__ = ["OrcaContext", "current_context", "init_orca_context", "stop_orca_context"]
+
+_FRAMEWORKS = ("torch",)
+_log = logging.getLogger("orca")
+_current: _Context | None = None
+_lock = threading.Lock()
+
+
+def init_orca_context(
+    cluster_mode: str = "local",
+    cores: int | str | None = None,
+    memory: int | str | None = None,
+) -> OrcaContext:
+    """Starts the processes that run the program's functions.
+
+    Args:
+        cluster_mode: ``"local"``: this machine.
+        cores: How many cores to use; ``"*"`` or None: all that this process may use.
+        memory: How much memory to use, in bytes or as ``"10g"``; None: what the cgroup allows.
+
+    Returns:
+        The context; there is one at a time.
+
+    Raises:
+        FailedPreconditionError: There is one already.
+        InvalidArgumentError: An argument cannot work.
+
+    Example:
+        >>> import orca
+        >>> context = orca.init_orca_context("local", cores=1, memory="2g")
+        >>> context.cores()
+        1
+        >>> orca.stop_orca_context()
+    """
+    global _current
+    if cluster_mode != "local":
+        raise InvalidArgumentError(
+            f'cluster_mode="{cluster_mode}" is not in this release; give "local"'
+        )
+    with _lock:
+        if _current is not None:
+            raise FailedPreconditionError(
+                "there is an Orca context already; call orca.stop_orca_context() first"
+            )
+        _current = _Context(_read_cores(cores), _read_memory(memory))
+    return OrcaContext()
+
+
+def stop_orca_context() -> None:
+    """Ends every process of the context. Without a context it does nothing."""
+    global _current
+    with _lock:
+        last, _current = _current, None
+    if last is not None:
+        last.stop()
+
+
+class OrcaContext:
+    """The context of this program."""
+
+    @staticmethod
+    def cores() -> int:
+        """How many cores it uses."""
+        return int(current_context().native.cores)
+
+    @staticmethod
+    def memory() -> int:
+        """How many bytes of memory it uses at most."""
+        return int(current_context().native.memory)
+
+    def __enter__(self) -> OrcaContext:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        stop_orca_context()
+
+
+def current_context() -> _Context:
+    """The context, for the other modules of this package."""
+    if _current is None:
+        raise FailedPreconditionError(
+            "there is no Orca context; call orca.init_orca_context() first"
+        )
+    return _current
+
+
+class _Context:
+    def __init__(self, cores: int, memory: int) -> None:
+        from orca import worker
+
+        self._worker = worker
+        self._kinds: set[str] = set()
+        self.native = _core.Context.start(
+            cores, memory, float(os.environ.get("ORCA_SILENCE", "5"))
+        )
+        self._environment = dict(os.environ)
+        self._cpus = os.sched_getaffinity(0)
+        self._master_port = _free_port()
+        self._stopped = threading.Event()
+        self._printer = threading.Thread(target=self._print_events, name="orca-events", daemon=True)
+        self._printer.start()
+        self.kind()
+        _log.info(self.native.plan)
+
+    def kind(self) -> str:
+        """The nursery that suits what the program has imported so far; starts it."""
+        frameworks = [name for name in _FRAMEWORKS if name in sys.modules]
+        kind = "+".join(["python", *frameworks])
+        if kind not in self._kinds:
+            self.native.prepare(
+                kind,
+                self._worker.nursery_command(),
+                self._worker.nursery_environment(frameworks),
+                str(Path.cwd()),
+            )
+            self._kinds.add(kind)
+        return kind
+
+    def setting(self) -> dict[str, Any]:
+        """What of the driver a worker needs beside the function."""
+        now = dict(os.environ)
+        changed = {name: value for name, value in now.items() if self._environment.get(name) != value}
+        gone = {name: None for name in self._environment if name not in now}
+        return {
+            "environment": {**changed, **gone},
+            "path": list(sys.path),
+            "directory": str(Path.cwd()),
+            "log_level": logging.getLogger().level,
+            "master_port": self._master_port,
+            "cpus": self._cpus,
+        }
+
+    def stop(self) -> None:
+        self.native.stop()
+        self._stopped.set()
+        if threading.current_thread() is not self._printer:
+            self._printer.join(timeout=5)
+
+    def _print_events(self) -> None:
+        while True:
+            event = self.native.next_event(0.5)
+            if event is None:
+                if self._stopped.is_set():
+                    return
+                continue
+            _show(*event)
+
+
+def _show(kind: int, rank: int, level: int, stream: int, logger: str, text: str) -> None:
+    if kind == 0:
+        out = sys.stderr if stream else sys.stdout
+        mark = f"[rank {rank}] " if rank >= 0 else ""
+        out.write("".join(f"{mark}{line}\n" for line in text.splitlines()))
+        out.flush()
+    else:
+        name = logger if logger and logger != "root" else "orca"
+        where = logging.getLogger(name)
+        if where.isEnabledFor(level):
+            where.log(level, "%s%s", f"[rank {rank}] " if rank >= 0 else "", text)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _read_cores(cores: int | str | None) -> int:
+    if cores is None or cores == "*":
+        return 0
+    if not isinstance(cores, int) or isinstance(cores, bool) or cores < 1:
+        raise InvalidArgumentError(
+            f'cores {cores!r} is not a positive whole number; give how many cores to use, or "*"'
+        )
+    return cores
+
+
+def _read_memory(memory: int | str | None) -> int:
+    if memory is None:
+        return 0
+    units = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([bkmgt]?)(?:i?b)?", str(memory).strip().lower())
+    size = int(float(match[1]) * units[match[2]]) if match else 0
+    if size <= 0:
+        raise InvalidArgumentError(
+            f'memory {memory!r} is not an amount of memory; give bytes, or a text such as "10g"'
+        )
+    return size
+
+
+atexit.register(stop_orca_context)

@@ -1,0 +1,293 @@
+"""Functions on workers: ``run`` and ``submit``, and what a function asks where it runs.
+
+Example:
+    >>> import orca
+    >>> _ = orca.init_orca_context("local", cores=2)
+    >>> orca.run(lambda x: (orca.rank(), orca.world_size(), x), args=(7,), workers=2)
+    [(0, 2, 7), (1, 2, 7)]
+    >>> orca.stop_orca_context()
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import pickle
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from orca.comm import Array, Communicator, ReduceOp
+from orca.context import current_context
+from orca.errors import InvalidArgumentError, WorkerFailedError
+
+__all__ = [
+    "allgather",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "communicator",
+    "gather",
+    "local_rank",
+    "local_world_size",
+    "rank",
+    "reduce",
+    "reduce_scatter",
+    "run",
+    "submit",
+    "world_size",
+]
+
+
+# --- on the driver
+
+
+def run(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    workers: int | None = None,
+    threads: int | None = None,
+    on_failure: str = "raise",
+    max_restarts: int = 3,
+) -> list[Any]:
+    """Runs ``fn(*args, **kwargs)`` on every worker and returns their results by rank.
+
+    What ``fn`` captures travels with it; large arrays are one copy a machine, whatever the number
+    of workers.
+
+    Args:
+        fn: Any function. Inside it ``orca.rank()``, ``orca.allreduce()`` and so on work.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+        workers: How many processes run it; by default one a core.
+        threads: Compute threads of a worker; by default the cores divided among the workers.
+        on_failure: When a worker dies: ``"raise"``, ``"restart"`` (a new worker takes its place
+            and all ranks begin anew) or ``"shrink"`` (the others begin anew without it). An
+            exception of ``fn`` is always raised at once.
+        max_restarts: How often ``"restart"`` begins anew.
+
+    Returns:
+        One result a rank.
+
+    Raises:
+        WorkerFailedError: ``fn`` raised on some rank, or a worker died; names the rank and has its
+            traceback.
+
+    Example:
+        >>> import orca
+        >>> _ = orca.init_orca_context("local", cores=2)
+        >>> orca.run(pow, args=(2, 5), workers=1)
+        [32]
+        >>> orca.stop_orca_context()
+    """
+    call = _begin(fn, args, kwargs, workers, threads, on_failure, max_restarts)
+    try:
+        while not call.wait(0.5):
+            pass
+    except BaseException:
+        call.cancel("it was interrupted")
+        raise
+    return _results(call)
+
+
+def submit(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    workers: int | None = None,
+    threads: int | None = None,
+    on_failure: str = "raise",
+    max_restarts: int = 3,
+) -> concurrent.futures.Future[list[Any]]:
+    """As ``run``, without waiting.
+
+    Returns:
+        A future of the list of results. Its ``cancel()`` stops the function on all workers.
+
+    Example:
+        >>> import orca
+        >>> _ = orca.init_orca_context("local", cores=2)
+        >>> orca.submit(max, args=(3, 4), workers=2).result()
+        [4, 4]
+        >>> orca.stop_orca_context()
+    """
+    return _Future(_begin(fn, args, kwargs, workers, threads, on_failure, max_restarts))
+
+
+class _Future(concurrent.futures.Future[list[Any]]):
+    """Filled by a thread that waits for the call."""
+
+    def __init__(self, call: Any) -> None:
+        super().__init__()
+        self._call = call
+        threading.Thread(target=self._watch, name="orca-submit", daemon=True).start()
+
+    def _watch(self) -> None:
+        while not self._call.wait(1.0):
+            pass
+        if not self.set_running_or_notify_cancel():
+            return
+        try:
+            self.set_result(_results(self._call))
+        except BaseException as error:
+            self.set_exception(error)
+
+    def cancel(self) -> bool:
+        """Stops the function on all workers; False when it has ended."""
+        if not super().cancel():
+            return False
+        self._call.cancel("its future was cancelled")
+        return True
+
+    def running(self) -> bool:
+        return not self.done()
+
+
+def _begin(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    workers: int | None,
+    threads: int | None,
+    on_failure: str,
+    max_restarts: int,
+) -> Any:
+    if not callable(fn):
+        raise InvalidArgumentError(f"fn {fn!r} cannot be called; give a function")
+    for name, value in (("workers", workers), ("threads", threads)):
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise InvalidArgumentError(
+                f"{name} {value!r} is not positive; give a whole number from 1, or leave it out"
+            )
+    context = current_context()
+    parts = dumps((fn, tuple(args), dict(kwargs or {})))
+    head = pickle.dumps({**context.setting(), "call": parts[0]})
+    return context.native.submit(
+        context.kind(), [head, *parts[1:]], workers or 0, threads or 0, on_failure, max_restarts
+    )
+
+
+def _results(call: Any) -> list[Any]:
+    if (failure := call.failure()) is not None:
+        raise WorkerFailedError(**failure)
+    return [loads(parts) for parts in call.results()]
+
+
+def dumps(value: Any) -> list[Any]:
+    """A pickle, and the buffers that lie beside it."""
+    import cloudpickle
+
+    buffers: list[pickle.PickleBuffer] = []
+    try:
+        pickled = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+        return [pickled, *(buffer.raw() for buffer in buffers)]
+    except (pickle.PicklingError, TypeError, AttributeError, RecursionError, BufferError) as error:
+        raise InvalidArgumentError(f"cannot be sent to another process: {error}") from error
+
+
+def loads(parts: Sequence[Any]) -> Any:
+    """The value that ``dumps`` packed."""
+    return pickle.loads(parts[0], buffers=parts[1:])
+
+
+# --- where a function runs
+
+_task: Any = None
+_native: Any = None
+_group: Communicator | None = None
+
+
+def enter(task: Any, native: Any) -> None:
+    """This process runs a task of ``native`` now."""
+    global _task, _native
+    _task, _native = task, native
+
+
+def leave() -> None:
+    """The task has ended."""
+    global _task, _group
+    _task, _group = None, None
+
+
+def rank() -> int:
+    """This worker's number among those that run the function; 0 outside of one."""
+    return 0 if _task is None else int(_task.rank)
+
+
+def world_size() -> int:
+    """How many workers run the function; 1 outside of one."""
+    return 1 if _task is None else int(_task.world)
+
+
+def local_rank() -> int:
+    """This worker's number among those of its machine."""
+    return 0 if _task is None else int(_task.local_rank)
+
+
+def local_world_size() -> int:
+    """How many workers of this machine run the function."""
+    return 1 if _task is None else int(_task.local_world)
+
+
+def communicator() -> Communicator:
+    """The group of all workers that run the function, with every collective; see ``orca.comm``."""
+    global _group
+    if _group is None:
+        _group = (
+            Communicator.connect(rank=0, world=1)
+            if _task is None
+            else Communicator(_native.communicator())
+        )
+    return _group
+
+
+def barrier() -> None:
+    """Waits until every rank has called it."""
+    communicator().barrier()
+
+
+def allreduce(array: Array, op: ReduceOp = "sum") -> Array:
+    """Reduces ``array`` over all ranks, in place; returns it."""
+    return communicator().allreduce(array, op)
+
+
+def reduce(array: Array, root: int = 0, op: ReduceOp = "sum") -> Array:
+    """Reduces ``array`` of all ranks into ``array`` of ``root``; returns it."""
+    return communicator().reduce(array, root, op)
+
+
+def broadcast(array: Array, root: int = 0) -> Array:
+    """Copies ``array`` of ``root`` into ``array`` of all ranks; returns it."""
+    return communicator().broadcast(array, root)
+
+
+def allgather(array: Array, output: Any = None) -> Any:
+    """Collects every rank's ``array`` on every rank."""
+    return communicator().allgather(array, output)
+
+
+def gather(array: Array, root: int = 0) -> Any:
+    """Collects every rank's ``array`` on ``root``: a list there, None elsewhere."""
+    return communicator().gather(array, root)
+
+
+def reduce_scatter(array: Any, output: Any = None, op: ReduceOp = "sum") -> Any:
+    """Reduces ``array`` over all ranks and leaves part r on rank r."""
+    return communicator().reduce_scatter(array, output, op)
+
+
+def alltoall(array: Any, output: Any = None) -> Any:
+    """Sends part r of ``array`` to rank r and collects what the ranks sent."""
+    return communicator().alltoall(array, output)
+
+
+def _forget_after_fork() -> None:
+    global _group
+    _group = None
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

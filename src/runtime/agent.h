@@ -1,0 +1,99 @@
+// The agent of one node: see include/orca/runtime/agent.h.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "orca/core/unique_fd.h"
+#include "runtime/link.h"
+#include "runtime/loop.h"
+#include "runtime/process.h"
+
+namespace orca::runtime {
+
+/// One thread; everything happens in its loop.
+class Agent {
+ public:
+  explicit Agent(std::unique_ptr<Link> driver);
+  ~Agent();
+  void Run();
+
+ private:
+  using Clock = Loop::Clock;
+
+  /// A pipe that a process writes lines to.
+  struct Pipe {
+    UniqueFd fd;
+    std::string unfinished;
+  };
+  struct Nursery {
+    std::string kind;
+    Program program;
+    pid_t pid = -1;
+    std::unique_ptr<UnixLink> link;
+    Pipe pipes[2];
+    int failures = 0;  // in a row, before it was ready
+    bool ready = false;
+    std::vector<std::uint64_t> unborn;  // workers that it was asked for and that are not there yet
+  };
+  struct Worker {
+    std::uint64_t id = 0;
+    std::string kind;
+    pid_t pid = -1;
+    std::unique_ptr<UnixLink> link;
+    Pipe pipes[2];
+    std::deque<std::string> last_lines;
+    std::uint64_t call = 0;  // 0: idle
+    int rank = -1;
+    Json task;      // what it was told to do, should it have to be born again
+    Parcel parcel;  // and the function for it
+    Clock::time_point heard;
+    bool link_lost = false;
+    bool killed_for_silence = false;
+    std::string fate;  // why the agent itself killed it
+  };
+
+  void HandleDriver();
+  void Obey(Message message);
+  void StartNursery(Nursery& nursery);
+  void HandleNursery(const std::string& kind);
+  void NurseryDied(Nursery& nursery, int status);
+  void Call(Message message);
+  Worker& NewWorker(std::uint64_t id, const std::string& kind);
+  void AskForWorker(Nursery& nursery, Worker& worker);
+  void HandleWorker(std::uint64_t id);
+  void LoseLink(Worker& worker);
+  void WorkerDied(std::uint64_t id, const std::string& how);
+  void CancelCall(std::uint64_t call, const std::string& reason);
+  void KillWorker(Worker& worker, const std::string& fate);
+  void Reap();
+  void HandleExit(pid_t pid, int status);
+  void KillOrphans();
+  void WatchForSilence();
+  void WatchPipe(Pipe& pipe, int stream, std::function<Worker*()> owner, std::string kind);
+  void ReadPipe(Pipe& pipe, int stream, Worker* worker, const std::string& kind);
+  void TellOutput(const Worker* worker, const std::string& kind, int stream, std::string text);
+  void CloseWorker(Worker& worker);
+  void EndAll();
+  std::vector<int> CpusOf(int local_rank, int local_world, int threads) const;
+
+  Loop loop_;
+  std::unique_ptr<Link> driver_;
+  bool stopping_ = false;
+  UniqueFd signals_;
+  std::map<std::string, Nursery> nurseries_;
+  std::map<std::uint64_t, Worker> workers_;
+  std::chrono::milliseconds silence_{5000};
+  std::chrono::milliseconds grace_{2000};
+  long oom_kills_ = 0;
+};
+
+}  // namespace orca::runtime

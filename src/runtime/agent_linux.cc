@@ -1,0 +1,525 @@
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "orca/core/error.h"
+#include "orca/core/host.h"
+#include "orca/core/log.h"
+#include "orca/runtime/agent.h"
+#include "runtime/agent.h"
+
+namespace orca::runtime {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::size_t kLastLines = 20;
+constexpr std::size_t kLongestLine = std::size_t{16} << 10;
+// More than this unsent, and the workers' outputs wait in their pipes.
+constexpr std::size_t kDriverBacklog = std::size_t{4} << 20;
+constexpr int kNurseryTries = 3;
+constexpr milliseconds kStatusWait(500);
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::pair<UniqueFd, UniqueFd> MakePipe() {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0)
+    throw Error(Code::kResourceExhausted,
+                fmt::format("cannot make a pipe: {}", DescribeLimitError(errno)));
+  ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+}  // namespace
+
+Agent::Agent(std::unique_ptr<Link> driver) : driver_(std::move(driver)), oom_kills_(OomKills()) {
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  sigset_t watched;
+  sigemptyset(&watched);
+  for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) sigaddset(&watched, signal);
+  ::sigprocmask(SIG_BLOCK, &watched, nullptr);
+  signals_ = UniqueFd(::signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals_) throw Error(Code::kResourceExhausted, DescribeLimitError(errno));
+  loop_.Watch(signals_.get(), [this] { Reap(); });
+  loop_.Watch(
+      driver_->fd(),
+      [this] { return static_cast<short>(driver_->wants_write() ? POLLIN | POLLOUT : POLLIN); },
+      [this](short) { HandleDriver(); });
+}
+
+Agent::~Agent() { EndAll(); }
+
+void Agent::Run() {
+  driver_->Send({.head = {{"op", "hello"},
+                          {"host", HostName()},
+                          {"pid", ::getpid()},
+                          {"cpus", AllowedCpus().count()},
+                          {"version", ORCA_VERSION}}});
+  WatchForSilence();
+  loop_.Run();
+  EndAll();
+}
+
+// --- the driver
+
+void Agent::HandleDriver() {
+  try {
+    driver_->Flush();
+    while (auto message = driver_->Receive()) Obey(std::move(*message));
+  } catch (const Error& error) {
+    if (error.code() != Code::kPeerLost) throw;
+    loop_.Forget(driver_->fd());
+    loop_.Stop();
+  }
+}
+
+void Agent::Obey(Message message) {
+  const std::string op = message.head.value("op", "");
+  if (op == "settings") {
+    silence_ = milliseconds(message.head.at("silence").get<int>());
+    grace_ = milliseconds(message.head.at("grace").get<int>());
+  } else if (op == "nursery") {
+    const auto kind = message.head.at("kind").get<std::string>();
+    if (nurseries_.contains(kind)) return;
+    Nursery& nursery = nurseries_[kind];
+    nursery.kind = kind;
+    nursery.program = {
+        .command = message.head.at("command").get<std::vector<std::string>>(),
+        .environment = message.head.at("environment").get<std::map<std::string, std::string>>(),
+        .directory = message.head.at("directory").get<std::string>()};
+    StartNursery(nursery);
+  } else if (op == "call") {
+    Call(std::move(message));
+  } else if (op == "cancel") {
+    CancelCall(message.head.at("call").get<std::uint64_t>(),
+               message.head.at("reason").get<std::string>());
+  } else if (op == "stop") {
+    stopping_ = true;
+    loop_.Stop();
+  }
+}
+
+void Agent::Call(Message message) {
+  const Json& head = message.head;
+  const auto call = head.at("call").get<std::uint64_t>();
+  const auto kind = head.at("kind").get<std::string>();
+  const auto& members = head.at("members");  // [[rank, worker], ...] of this node
+  const int local_world = static_cast<int>(members.size());
+  const int threads = head.at("threads").get<int>();
+  for (int local_rank = 0; local_rank < local_world; ++local_rank) {
+    const auto rank = members[static_cast<std::size_t>(local_rank)][0].get<int>();
+    const auto id = members[static_cast<std::size_t>(local_rank)][1].get<std::uint64_t>();
+    const auto found = workers_.find(id);
+    Worker& worker = found == workers_.end() ? NewWorker(id, kind) : found->second;
+    worker.call = call;
+    worker.rank = rank;
+    Json task = {{"op", "task"},
+                 {"call", call},
+                 {"rank", rank},
+                 {"world", head.at("world")},
+                 {"local_rank", local_rank},
+                 {"local_world", local_world},
+                 {"node", head.at("node")},
+                 {"attempt", head.at("attempt")},
+                 {"threads", threads},
+                 {"cpus", head.at("pin").get<bool>() ? CpusOf(local_rank, local_world, threads)
+                                                     : std::vector<int>{}},
+                 {"group", head.at("group")},
+                 {"generation", head.at("generation")},
+                 {"store", head.at("store")},
+                 {"secret", head.at("secret")}};
+    worker.task = std::move(task);
+    worker.parcel = message.parcel;
+    worker.link->Send({.head = worker.task, .parcel = worker.parcel});
+  }
+}
+
+// A block of the allowed processors for each local rank.
+std::vector<int> Agent::CpusOf(int local_rank, int local_world, int threads) const {
+  std::vector<int> allowed;
+  const CpuSet set = AllowedCpus();
+  for (std::size_t cpu = 0; cpu < set.size(); ++cpu)
+    if (set.test(cpu)) allowed.push_back(static_cast<int>(cpu));
+  if (static_cast<int>(allowed.size()) != local_world * threads) return {};
+  const auto begin = allowed.begin() + static_cast<std::ptrdiff_t>(local_rank) * threads;
+  return {begin, begin + threads};
+}
+
+void Agent::CancelCall(std::uint64_t call, const std::string& reason) {
+  for (auto& [id, worker] : workers_) {
+    if (worker.call != call) continue;
+    worker.link->Send({.head = {{"op", "cancel"}, {"call", call}, {"reason", reason}}});
+    loop_.At(Clock::now() + grace_, [this, id = id, call] {
+      const auto found = workers_.find(id);
+      if (found == workers_.end() || found->second.call != call) return;
+      KillWorker(found->second, "did not stop when its call was cancelled, and was killed");
+    });
+  }
+}
+
+// --- nurseries
+
+void Agent::StartNursery(Nursery& nursery) {
+  auto [mine, theirs] = UnixLink::Pair();
+  auto [output, output_end] = MakePipe();
+  auto [errors, errors_end] = MakePipe();
+  Program program = nursery.program;
+  program.environment["ORCA_NURSERY"] = "3";
+  nursery.pid = StartBound(program, theirs, output_end, errors_end);
+  nursery.ready = false;
+  nursery.link = std::make_unique<UnixLink>(std::move(mine));
+  nursery.pipes[0].fd = std::move(output);
+  nursery.pipes[1].fd = std::move(errors);
+  UnixLink* const link = nursery.link.get();
+  const std::string kind = nursery.kind;
+  loop_.Watch(
+      link->fd(),
+      [link] { return static_cast<short>(link->wants_write() ? POLLIN | POLLOUT : POLLIN); },
+      [this, kind](short) { HandleNursery(kind); });
+  for (int stream = 0; stream < 2; ++stream)
+    WatchPipe(nursery.pipes[stream], stream, [] { return nullptr; }, kind);
+  const std::vector<std::uint64_t> unborn = std::exchange(nursery.unborn, {});
+  for (const std::uint64_t id : unborn) {
+    const auto found = workers_.find(id);
+    if (found != workers_.end()) AskForWorker(nursery, found->second);
+  }
+}
+
+void Agent::HandleNursery(const std::string& kind) {
+  Nursery& nursery = nurseries_.at(kind);
+  try {
+    nursery.link->Flush();
+    while (auto message = nursery.link->Receive()) {
+      const std::string op = message->head.value("op", "");
+      if (op == "ready") {
+        nursery.ready = true;
+        nursery.failures = 0;
+        driver_->Send({.head = {{"op", "nursery"},
+                                {"kind", kind},
+                                {"threads", message->head.at("threads")}}});
+      } else if (op == "forked") {
+        const auto id = message->head.at("worker").get<std::uint64_t>();
+        std::erase(nursery.unborn, id);
+        const auto found = workers_.find(id);
+        if (found == workers_.end()) continue;
+        Worker& worker = found->second;
+        worker.pid = message->head.at("pid").get<pid_t>();
+        worker.heard = Clock::now();
+        driver_->Send({.head = {{"op", "started"}, {"worker", id}, {"pid", worker.pid}}});
+        if (!worker.fate.empty()) ::kill(-worker.pid, SIGKILL);
+      } else if (op == "exited") {
+        HandleExit(message->head.at("pid").get<pid_t>(), message->head.at("status").get<int>());
+      }
+    }
+  } catch (const Error& error) {
+    if (error.code() != Code::kPeerLost) throw;
+    loop_.Forget(nursery.link->fd());  // Reap says how it ended
+  }
+}
+
+// Its workers live on, as children of this process. It starts again, unless it cannot even begin.
+void Agent::NurseryDied(Nursery& nursery, int status) {
+  loop_.Forget(nursery.link->fd());
+  for (int stream = 0; stream < 2; ++stream) {
+    if (!nursery.pipes[stream].fd) continue;
+    ReadPipe(nursery.pipes[stream], stream, nullptr, nursery.kind);
+    if (nursery.pipes[stream].fd) loop_.Forget(nursery.pipes[stream].fd.get());
+    nursery.pipes[stream].fd.Reset();
+  }
+  nursery.pid = -1;
+  if (stopping_) return;
+  if (nursery.ready) {
+    Log(LogLevel::kWarning,
+        fmt::format("the nursery {} {}; it is started again", nursery.kind, DescribeExit(status)));
+    nursery.failures = 0;
+    StartNursery(nursery);
+    return;
+  }
+  if (++nursery.failures < kNurseryTries && WIFSIGNALED(status)) {
+    StartNursery(nursery);
+    return;
+  }
+  const std::string how =
+      fmt::format("was not born: the process that starts workers {}", DescribeExit(status));
+  const std::vector<std::uint64_t> unborn = std::exchange(nursery.unborn, {});
+  for (const std::uint64_t id : unborn)
+    if (workers_.contains(id)) WorkerDied(id, how);
+  nurseries_.erase(std::string(nursery.kind));
+}
+
+// --- workers
+
+Agent::Worker& Agent::NewWorker(std::uint64_t id, const std::string& kind) {
+  Worker& worker = workers_[id];
+  worker.id = id;
+  worker.kind = kind;
+  const auto nursery = nurseries_.find(kind);
+  if (nursery == nurseries_.end()) {
+    // It could not be started; whoever waits for this worker learns that.
+    auto [mine, theirs] = UnixLink::Pair();
+    worker.link = std::make_unique<UnixLink>(std::move(mine));
+    loop_.Post([this, id] {
+      WorkerDied(id, "was not born: the process that starts workers could not be started");
+    });
+    return worker;
+  }
+  AskForWorker(nursery->second, worker);
+  return worker;
+}
+
+void Agent::AskForWorker(Nursery& nursery, Worker& worker) {
+  auto [mine, theirs] = UnixLink::Pair();
+  auto [output, output_end] = MakePipe();
+  auto [errors, errors_end] = MakePipe();
+  const bool again = worker.link != nullptr;
+  Message fork{.head = {{"op", "fork"}, {"worker", worker.id}}};
+  fork.fds.push_back(std::move(theirs));
+  fork.fds.push_back(std::move(output_end));
+  fork.fds.push_back(std::move(errors_end));
+  nursery.link->Send(std::move(fork));
+  nursery.unborn.push_back(worker.id);
+  if (again) CloseWorker(worker);
+  worker.link = std::make_unique<UnixLink>(std::move(mine));
+  worker.pipes[0].fd = std::move(output);
+  worker.pipes[1].fd = std::move(errors);
+  worker.heard = Clock::now();
+  UnixLink* const link = worker.link.get();
+  const std::uint64_t id = worker.id;
+  loop_.Watch(
+      link->fd(),
+      [link] { return static_cast<short>(link->wants_write() ? POLLIN | POLLOUT : POLLIN); },
+      [this, id](short) { HandleWorker(id); });
+  const auto owner = [this, id]() -> Worker* {
+    const auto found = workers_.find(id);
+    return found == workers_.end() ? nullptr : &found->second;
+  };
+  for (int stream = 0; stream < 2; ++stream)
+    WatchPipe(worker.pipes[stream], stream, owner, worker.kind);
+  link->Send({.head = {{"op", "settings"}, {"beat", silence_.count() / 5}}});
+  if (again && worker.call != 0) link->Send({.head = worker.task, .parcel = worker.parcel});
+}
+
+void Agent::HandleWorker(std::uint64_t id) {
+  Worker& worker = workers_.at(id);
+  try {
+    worker.link->Flush();
+    while (auto message = worker.link->Receive()) {
+      worker.heard = Clock::now();
+      const std::string op = message->head.value("op", "");
+      if (op == "beat") continue;
+      message->head["worker"] = id;
+      message->head["rank"] = worker.rank;
+      message->head["time"] = Now();
+      if (op == "done" || op == "failed") {
+        // What it printed comes before what it returned.
+        for (int stream = 0; stream < 2; ++stream)
+          if (worker.pipes[stream].fd) ReadPipe(worker.pipes[stream], stream, &worker, worker.kind);
+        worker.call = 0;
+        worker.parcel = {};
+      }
+      driver_->Send(std::move(*message));
+    }
+  } catch (const Error& error) {
+    if (error.code() != Code::kPeerLost) throw;
+    LoseLink(worker);
+  }
+}
+
+// It is dead, or about to be. Its status comes from whoever reaps it, or never.
+void Agent::LoseLink(Worker& worker) {
+  if (worker.link_lost) return;
+  worker.link_lost = true;
+  loop_.Forget(worker.link->fd());
+  loop_.At(Clock::now() + kStatusWait, [this, id = worker.id] {
+    const auto found = workers_.find(id);
+    if (found == workers_.end()) return;
+    if (found->second.pid > 0) ::kill(-found->second.pid, SIGKILL);
+    WorkerDied(id, "closed its connection and was killed");
+  });
+}
+
+void Agent::KillWorker(Worker& worker, const std::string& fate) {
+  if (worker.fate.empty()) worker.fate = fate;
+  if (worker.pid > 0) ::kill(-worker.pid, SIGKILL);
+}
+
+void Agent::WorkerDied(std::uint64_t id, const std::string& how) {
+  const auto found = workers_.find(id);
+  if (found == workers_.end()) return;
+  Worker& worker = found->second;
+  if (worker.pid > 0) ::kill(-worker.pid, SIGKILL);  // its children, if it left any
+  // Its last words may still be in the link and the pipes.
+  if (!worker.link_lost) HandleWorker(id);
+  for (int stream = 0; stream < 2; ++stream)
+    if (worker.pipes[stream].fd) ReadPipe(worker.pipes[stream], stream, &worker, worker.kind);
+  std::string last;
+  for (const std::string& line : worker.last_lines) last += line + "\n";
+  std::string text = worker.fate.empty() ? how : worker.fate;
+  const long oom_kills = OomKills();
+  if (worker.fate.empty() && oom_kills > oom_kills_ && how.find("SIGKILL") != std::string::npos)
+    text += " by the kernel, because memory ran out (" + AvailableMemory().limit + ")";
+  oom_kills_ = oom_kills;
+  driver_->Send({.head = {{"op", "exited"},
+                          {"worker", id},
+                          {"pid", worker.pid},
+                          {"rank", worker.rank},
+                          {"call", worker.call},
+                          {"how", text},
+                          {"last", Shortened(last, 4096)},
+                          {"time", Now()}}});
+  CloseWorker(worker);
+  workers_.erase(found);
+  KillOrphans();
+}
+
+void Agent::CloseWorker(Worker& worker) {
+  if (worker.link && !worker.link_lost) loop_.Forget(worker.link->fd());
+  for (Pipe& pipe : worker.pipes) {
+    if (pipe.fd) loop_.Forget(pipe.fd.get());
+    pipe.fd.Reset();
+  }
+}
+
+void Agent::WatchForSilence() {
+  const auto now = Clock::now();
+  for (auto& [id, worker] : workers_) {
+    if (worker.pid <= 0 || now - worker.heard < silence_ || worker.killed_for_silence) continue;
+    worker.killed_for_silence = true;
+    const double seconds = std::chrono::duration<double>(now - worker.heard).count();
+    KillWorker(worker, fmt::format("gave no sign of life for {:.1f} s (the process was {}) and was "
+                                   "killed",
+                                   seconds, ProcessState(worker.pid)));
+  }
+  loop_.At(now + silence_ / 10, [this] { WatchForSilence(); });
+}
+
+// --- processes that end
+
+void Agent::Reap() {
+  signalfd_siginfo info{};
+  while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
+    if (info.ssi_signo != SIGCHLD) {
+      stopping_ = true;
+      loop_.Stop();
+    }
+  }
+  int status = 0;
+  for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) HandleExit(pid, status);
+}
+
+void Agent::HandleExit(pid_t pid, int status) {
+  for (auto& [kind, nursery] : nurseries_) {
+    if (nursery.pid != pid) continue;
+    NurseryDied(nursery, status);
+    return;
+  }
+  for (auto& [id, worker] : workers_) {
+    if (worker.pid != pid) continue;
+    WorkerDied(id, DescribeExit(status));
+    return;
+  }
+}
+
+// What a worker's own children leave behind comes to this process, as the nearest that adopts.
+void Agent::KillOrphans() {
+  for (const pid_t pid : Children()) {
+    const bool is_nursery = std::ranges::any_of(
+        nurseries_, [pid](const auto& entry) { return entry.second.pid == pid; });
+    const bool is_worker = std::ranges::any_of(
+        workers_, [pid](const auto& entry) { return entry.second.pid == pid; });
+    if (!is_nursery && !is_worker) ::kill(pid, SIGKILL);
+  }
+}
+
+void Agent::EndAll() {
+  stopping_ = true;
+  for (auto& [id, worker] : workers_)
+    if (worker.pid > 0) ::kill(-worker.pid, SIGKILL);
+  for (auto& [kind, nursery] : nurseries_)
+    if (nursery.pid > 0) ::kill(nursery.pid, SIGKILL);
+  // Until nobody is left: those that were just being born come to this process, too.
+  const Deadline deadline = Deadline::After(std::chrono::seconds(2));
+  while (!deadline.Passed()) {
+    const auto children = Children();
+    if (children.empty()) break;
+    for (const pid_t pid : children) ::kill(pid, SIGKILL);
+    while (::waitpid(-1, nullptr, WNOHANG) > 0) {
+    }
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  workers_.clear();
+  nurseries_.clear();
+}
+
+// --- what processes print
+
+void Agent::WatchPipe(Pipe& pipe, int stream, std::function<Worker*()> owner, std::string kind) {
+  Pipe* const watched = &pipe;
+  loop_.Watch(
+      pipe.fd.get(),
+      [this] { return static_cast<short>(driver_->queued() > kDriverBacklog ? 0 : POLLIN); },
+      [this, watched, stream, owner = std::move(owner), kind = std::move(kind)](short) {
+        ReadPipe(*watched, stream, owner(), kind);
+      });
+}
+
+void Agent::ReadPipe(Pipe& pipe, int stream, Worker* worker, const std::string& kind) {
+  std::array<char, 16384> buffer;
+  std::string text = std::exchange(pipe.unfinished, {});
+  bool ended = false;
+  for (;;) {
+    const ssize_t got = ::read(pipe.fd.get(), buffer.data(), buffer.size());
+    if (got < 0 && errno == EINTR) continue;
+    ended = got == 0;
+    if (got <= 0) break;
+    text.append(buffer.data(), static_cast<std::size_t>(got));
+    if (text.size() >= buffer.size()) break;
+  }
+  // Whole lines, unless one is very long or the process has ended.
+  const std::size_t end = text.rfind('\n');
+  if (!ended && text.size() < kLongestLine) {
+    const std::size_t whole = end == std::string::npos ? 0 : end + 1;
+    pipe.unfinished = text.substr(whole);
+    text.resize(whole);
+  }
+  if (!text.empty()) TellOutput(worker, kind, stream, std::move(text));
+  if (!ended) return;
+  loop_.Forget(pipe.fd.get());
+  pipe.fd.Reset();
+}
+
+void Agent::TellOutput(const Worker* worker, const std::string& kind, int stream,
+                       std::string text) {
+  if (worker != nullptr) {
+    auto& lines = workers_.at(worker->id).last_lines;
+    for (std::size_t at = 0; at < text.size();) {
+      const std::size_t end = std::min(text.find('\n', at), text.size());
+      lines.push_back(text.substr(at, end - at));
+      if (lines.size() > kLastLines) lines.pop_front();
+      at = end + 1;
+    }
+  }
+  driver_->Send({.head = {{"op", "output"},
+                          {"kind", kind},
+                          {"rank", worker == nullptr ? -1 : worker->rank},
+                          {"stream", stream},
+                          {"text", std::move(text)}}});
+}
+
+void RunAgent(UniqueFd driver) { Agent(std::make_unique<UnixLink>(std::move(driver))).Run(); }
+
+}  // namespace orca::runtime

@@ -1,0 +1,122 @@
+// The driver's side of the runtime: see include/orca/runtime/context.h.
+#pragma once
+
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "orca/comm/store.h"
+#include "orca/net/secret.h"
+#include "orca/runtime/context.h"
+#include "runtime/link.h"
+#include "runtime/loop.h"
+
+namespace orca::runtime {
+
+/// One end of a failed rank.
+struct Cause {
+  int rank = -1;
+  std::string host;
+  pid_t pid = -1;
+  double time = 0;
+  bool died = false;  // the process ended; otherwise its function raised
+  bool echo = false;
+  std::string type;
+  std::string text;
+  std::string traceback;
+  std::string last_lines;
+  Parcel parcel;
+};
+
+class Controller {
+ public:
+  explicit Controller(const ContextOptions& options);
+  ~Controller();
+
+  int cores() const { return cores_; }
+  std::size_t memory() const { return memory_; }
+  const std::string& plan() const { return plan_; }
+  void Prepare(const NurserySpec& spec);
+  std::shared_ptr<Run> Submit(RunSpec spec);
+  std::optional<Event> NextEvent(std::chrono::milliseconds timeout);
+  void Stop();
+
+ private:
+  class Job;
+  struct Worker {
+    std::uint64_t id = 0;
+    std::string kind;
+    pid_t pid = -1;
+    std::uint64_t call = 0;  // 0: idle
+    int rank = -1;
+  };
+
+  void StartAgent();
+  void AwaitAgent();
+  void HandleAgent();
+  void Hear(Message message);
+  void AgentLost(const std::string& why);
+  void Schedule();
+  void Begin(const std::shared_ptr<Job>& job);
+  std::uint64_t GenerationOf(const std::vector<std::uint64_t>& members);
+  void HearDone(Message message);
+  void HearFailed(Message message);
+  void HearExited(Message message);
+  void AddCause(const std::shared_ptr<Job>& job, Cause cause);
+  void Conclude(std::uint64_t call, int attempt);
+  void Finish(const std::shared_ptr<Job>& job);
+  void RankEnded(const std::shared_ptr<Job>& job, int rank);
+  void CancelOthers(const Job& job, const std::string& reason);
+  void CancelJob(std::uint64_t call, const std::string& reason);
+  std::shared_ptr<Job> FindJob(std::uint64_t call) const;
+  RunFailure Describe(const Job& job) const;
+  void Tell(Event event);
+  void FailAll(const std::string& why);
+
+  ContextOptions options_;
+  int cores_ = 0;
+  std::size_t memory_ = 0;
+  std::string id_;
+  net::Secret secret_;
+  std::shared_ptr<comm::Store> store_;
+  std::string store_address_;
+  std::string plan_;
+  pid_t owner_ = ::getpid();
+
+  // The loop's thread only.
+  Loop loop_;
+  std::unique_ptr<UnixLink> agent_;
+  pid_t agent_pid_ = -1;
+  std::string host_;
+  std::set<std::string> kinds_;
+  std::map<std::uint64_t, Worker> workers_;
+  std::map<std::vector<std::uint64_t>, std::uint64_t> generations_;  // of groups that may go on
+  std::uint64_t last_generation_ = 0;
+  std::uint64_t last_worker_ = 0;
+  std::map<std::uint64_t, std::shared_ptr<Job>> jobs_;
+  std::deque<std::shared_ptr<Job>> waiting_;
+  int busy_ = 0;  // workers of running jobs
+  std::string lost_;  // why the agent is gone
+
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  std::deque<Event> events_;
+  std::uint64_t last_call_ = 0;
+  bool joined_ = false;
+  std::string join_error_;
+  bool stopped_ = false;
+  std::jthread thread_;
+};
+
+}  // namespace orca::runtime

@@ -1,0 +1,644 @@
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <utility>
+
+#include "orca/core/error.h"
+#include "orca/core/host.h"
+#include "orca/core/log.h"
+#include "runtime/controller.h"
+#include "runtime/process.h"
+
+namespace orca::runtime {
+namespace {
+
+using std::chrono::milliseconds;
+
+// How long the causes of a failure are collected before the first of them is shown; an echo alone
+// waits for its origin.
+constexpr milliseconds kCollect(200);
+constexpr milliseconds kCollectEchoes(1000);
+constexpr milliseconds kStopWait(5000);
+constexpr std::size_t kMaxEvents = 100'000;
+
+// "orca" lies beside the library, as in a wheel and in the build tree, or in the bin of its prefix.
+std::string FindAgent(const std::string& wanted) {
+  namespace fs = std::filesystem;
+  if (!wanted.empty()) return wanted;
+  Dl_info info{};
+  if (::dladdr(reinterpret_cast<const void*>(&OomKills), &info) == 0 || info.dli_fname == nullptr)
+    throw Error(Code::kInternal, "the engine does not know where it lies");
+  const fs::path folder = fs::absolute(fs::path(info.dli_fname)).parent_path();
+  const std::vector<fs::path> places = {folder / "orca", folder / ".." / "bin" / "orca",
+                                        folder / ".." / "native" / "orca",
+                                        folder / ".." / ".." / "native" / "orca"};
+  for (const fs::path& place : places)
+    if (::access(place.c_str(), X_OK) == 0 && fs::is_regular_file(place))
+      return fs::weakly_canonical(place).string();
+  throw Error(Code::kUnavailable,
+              fmt::format("the program \"orca\" is not at {}; install the package again",
+                          places.front().string()));
+}
+
+std::string HexId() {
+  return net::Secret::Random().ToHex().substr(0, 12);
+}
+
+}  // namespace
+
+/// A call, from Submit to its end.
+class Controller::Job final : public Run {
+ public:
+  Job(Controller& controller, RunSpec wanted, std::uint64_t number)
+      : call(number), spec(std::move(wanted)), controller_(controller) {}
+
+  bool Wait(milliseconds timeout) override {
+    std::unique_lock lock(mutex_);
+    return ended_condition_.wait_for(lock, timeout, [this] { return ended_; });
+  }
+  const std::vector<Parcel>& results() const override { return results_; }
+  const std::optional<RunFailure>& failure() const override { return failure_; }
+  void Cancel(const std::string& reason) override {
+    const std::lock_guard lock(mutex_);
+    if (ended_) return;
+    controller_.loop_.Post(
+        [&controller = controller_, number = call, reason] { controller.CancelJob(number, reason); });
+  }
+
+  void End(std::vector<Parcel> results, std::optional<RunFailure> failure) {
+    const std::lock_guard lock(mutex_);
+    if (ended_) return;
+    results_ = std::move(results);
+    failure_ = std::move(failure);
+    ended_ = true;
+    ended_condition_.notify_all();
+  }
+  bool ended() const {
+    const std::lock_guard lock(mutex_);
+    return ended_;
+  }
+
+  // The loop's thread only.
+  const std::uint64_t call;
+  RunSpec spec;
+  int attempt = 0;
+  int restarts = 0;
+  std::vector<std::uint64_t> members;  // worker of each rank
+  std::vector<Parcel> gathered;
+  std::vector<std::uint64_t> sequences;
+  std::set<int> running;  // ranks that have not ended
+  std::vector<Cause> causes;
+  bool concluding = false;
+  bool again = false;  // begin anew when all ranks have ended
+  std::string cancel_reason;
+
+ private:
+  Controller& controller_;
+  mutable std::mutex mutex_;
+  std::condition_variable ended_condition_;
+  bool ended_ = false;
+  std::vector<Parcel> results_;
+  std::optional<RunFailure> failure_;
+};
+
+// --- beginning and end
+
+Controller::Controller(const ContextOptions& options)
+    : options_(options), id_(HexId()), secret_(net::Secret::Random()) {
+  const int allowed =
+      std::max(1, std::min(static_cast<int>(AllowedCpus().count()), CgroupCpuLimit()));
+  if (options.cores < 0)
+    throw Error(Code::kInvalidArgument,
+                fmt::format("cores {} is not positive; give the number of cores to use, or none "
+                            "for all {}",
+                            options.cores, allowed));
+  if (options.cores > allowed)
+    Log(LogLevel::kWarning,
+        fmt::format("cores={} is more than the {} that this process may use; workers will share "
+                    "them",
+                    options.cores, allowed));
+  cores_ = options.cores > 0 ? options.cores : allowed;
+  const MemoryLeft left = AvailableMemory();
+  if (options.memory > left.bytes)
+    Log(LogLevel::kWarning, fmt::format("memory={} is more than the {} that are left ({})",
+                                        HumanBytes(options.memory), HumanBytes(left.bytes),
+                                        left.limit));
+  memory_ = options.memory > 0 ? options.memory : left.bytes;
+  store_ = comm::ServeTcpStore("127.0.0.1:0", secret_, &store_address_);
+  StartAgent();
+  thread_ = std::jthread([this] {
+    ::pthread_setname_np(::pthread_self(), "orca-driver");
+    loop_.Run();
+  });
+  try {
+    AwaitAgent();
+  } catch (...) {
+    Stop();
+    throw;
+  }
+}
+
+Controller::~Controller() { Stop(); }
+
+void Controller::StartAgent() {
+  auto [mine, theirs] = UnixLink::Pair();
+  agent_pid_ = StartDetached({.command = {FindAgent(options_.agent), "agent", "--fd", "3"}}, theirs);
+  agent_ = std::make_unique<UnixLink>(std::move(mine));
+  loop_.Watch(
+      agent_->fd(),
+      [this] { return static_cast<short>(agent_->wants_write() ? POLLIN | POLLOUT : POLLIN); },
+      [this](short) { HandleAgent(); });
+  agent_->Send({.head = {{"op", "settings"},
+                         {"silence", options_.silence.count()},
+                         {"grace", options_.grace.count()}}});
+}
+
+void Controller::AwaitAgent() {
+  std::unique_lock lock(mutex_);
+  const bool heard = changed_.wait_for(lock, options_.start_timeout,
+                                       [this] { return joined_ || !join_error_.empty(); });
+  if (!join_error_.empty()) throw Error(Code::kUnavailable, join_error_);
+  if (!heard)
+    throw Error(Code::kTimeout,
+                fmt::format("the agent (process {}) did not answer within {:.0f} s", agent_pid_,
+                            std::chrono::duration<double>(options_.start_timeout).count()));
+  plan_ = fmt::format("context {}: {} core{} and {} of memory on {}, agent {}", id_, cores_,
+                      cores_ == 1 ? "" : "s", HumanBytes(memory_), host_, agent_pid_);
+}
+
+void Controller::Stop() {
+  if (::getpid() != owner_) {  // a forked child has neither the thread nor the agent
+    if (thread_.joinable()) thread_.detach();
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopped_) return;
+    stopped_ = true;
+    changed_.notify_all();
+  }
+  if (thread_.joinable()) {
+    loop_.Post([this] {
+      FailAll("the context was stopped");
+      agent_->Send({.head = {{"op", "stop"}}});
+    });
+    loop_.Stop();
+    thread_.join();
+  }
+  agent_.reset();  // whatever it is at, it stops now
+  const Deadline deadline = Deadline::After(kStopWait);
+  while (agent_pid_ > 0) {
+    int status = 0;
+    const pid_t ended = ::waitpid(agent_pid_, &status, WNOHANG);
+    if (ended == agent_pid_ || (ended < 0 && errno == ECHILD)) break;
+    if (deadline.Passed()) {
+      ::kill(agent_pid_, SIGKILL);
+      ::waitpid(agent_pid_, &status, 0);
+      break;
+    }
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  agent_pid_ = -1;
+  store_.reset();
+}
+
+
+void Controller::Prepare(const NurserySpec& spec) {
+  if (spec.command.empty())
+    throw Error(Code::kInvalidArgument, "a nursery needs a command to start it");
+  loop_.Post([this, spec] {
+    if (!lost_.empty() || !kinds_.insert(spec.kind).second) return;
+    agent_->Send({.head = {{"op", "nursery"},
+                           {"kind", spec.kind},
+                           {"command", spec.command},
+                           {"environment", spec.environment},
+                           {"directory", spec.directory}}});
+  });
+}
+
+// --- the agent
+
+void Controller::HandleAgent() {
+  try {
+    agent_->Flush();
+    while (auto message = agent_->Receive()) Hear(std::move(*message));
+  } catch (const Error& error) {
+    loop_.Forget(agent_->fd());
+    AgentLost(error.what());
+  }
+}
+
+void Controller::AgentLost(const std::string& why) {
+  int status = 0;
+  std::string how = why;
+  for (int tries = 0; tries < 100; ++tries) {
+    if (::waitpid(agent_pid_, &status, WNOHANG) == agent_pid_) {
+      how = DescribeExit(status);
+      agent_pid_ = -1;
+      break;
+    }
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  lost_ = fmt::format("the agent of node 0 ({}) {}; its workers are lost. Stop the context and start "
+                      "a new one",
+                      host_.empty() ? "this machine" : host_, how);
+  FailAll(lost_);
+  const std::lock_guard lock(mutex_);
+  if (!joined_) join_error_ = lost_;
+  changed_.notify_all();
+}
+
+void Controller::Hear(Message message) {
+  const std::string op = message.head.value("op", "");
+  if (op == "done") {
+    HearDone(std::move(message));
+  } else if (op == "failed") {
+    HearFailed(std::move(message));
+  } else if (op == "exited") {
+    HearExited(std::move(message));
+  } else if (op == "output") {
+    Tell({.kind = Event::Kind::kOutput,
+          .rank = message.head.at("rank").get<int>(),
+          .stream = message.head.at("stream").get<int>(),
+          .text = message.head.at("text").get<std::string>()});
+  } else if (op == "log") {
+    Tell({.kind = Event::Kind::kLog,
+          .rank = message.head.at("rank").get<int>(),
+          .level = message.head.at("level").get<int>(),
+          .logger = message.head.at("logger").get<std::string>(),
+          .text = message.head.at("text").get<std::string>()});
+  } else if (op == "started") {
+    const auto found = workers_.find(message.head.at("worker").get<std::uint64_t>());
+    if (found != workers_.end()) found->second.pid = message.head.at("pid").get<pid_t>();
+  } else if (op == "nursery") {
+    const int threads = message.head.at("threads").get<int>();
+    if (threads > 1)
+      Tell({.text = fmt::format("the nursery {} has {} threads; a fork there may hang: set "
+                                "OMP_NUM_THREADS=1 and import less before orca",
+                                message.head.at("kind").get<std::string>(), threads)});
+  } else if (op == "hello") {
+    const auto version = message.head.at("version").get<std::string>();
+    host_ = message.head.at("host").get<std::string>();
+    const std::lock_guard lock(mutex_);
+    if (version != ORCA_VERSION) {
+      join_error_ = fmt::format("the agent on {} is of version {}, this program of {}; install the "
+                                "same on both",
+                                host_, version, ORCA_VERSION);
+    }
+    joined_ = true;
+    changed_.notify_all();
+  }
+}
+
+// --- calls
+
+std::shared_ptr<Run> Controller::Submit(RunSpec spec) {
+  if (spec.workers < 0)
+    throw Error(Code::kInvalidArgument,
+                fmt::format("workers {} is not positive; give the number of workers", spec.workers));
+  if (spec.threads < 0)
+    throw Error(Code::kInvalidArgument, fmt::format("threads {} is not positive; give the number "
+                                                    "of compute threads of a worker",
+                                                    spec.threads));
+  if (spec.max_restarts < 0)
+    throw Error(Code::kInvalidArgument,
+                fmt::format("max_restarts {} is negative; 0 means never", spec.max_restarts));
+  if (spec.workers == 0) spec.workers = cores_;
+  if (spec.threads == 0) spec.threads = std::max(1, cores_ / spec.workers);
+  std::shared_ptr<Job> job;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopped_)
+      throw Error(Code::kFailedPrecondition,
+                  "the context was stopped; call init_orca_context again");
+    job = std::make_shared<Job>(*this, std::move(spec), ++last_call_);
+  }
+  loop_.Post([this, job] {
+    if (!lost_.empty()) {
+      job->End({}, RunFailure{.text = lost_});
+      return;
+    }
+    jobs_[job->call] = job;
+    waiting_.push_back(job);
+    Schedule();
+  });
+  return job;
+}
+
+std::shared_ptr<Controller::Job> Controller::FindJob(std::uint64_t call) const {
+  const auto found = jobs_.find(call);
+  return found == jobs_.end() ? nullptr : found->second;
+}
+
+// First come, first served; a call that wants more than there is runs alone.
+void Controller::Schedule() {
+  while (!waiting_.empty()) {
+    const auto job = waiting_.front();
+    if (busy_ > 0 && busy_ + job->spec.workers > cores_) return;
+    waiting_.pop_front();
+    busy_ += job->spec.workers;
+    Begin(job);
+  }
+}
+
+void Controller::Begin(const std::shared_ptr<Job>& job) {
+  const auto world = static_cast<std::size_t>(job->spec.workers);
+  job->members.clear();
+  job->running.clear();
+  job->causes.clear();
+  job->concluding = false;
+  job->again = false;
+  job->gathered.assign(world, {});
+  job->sequences.assign(world, 0);
+  for (auto& [id, worker] : workers_) {
+    if (job->members.size() == world) break;
+    if (worker.call == 0 && worker.kind == job->spec.kind) job->members.push_back(id);
+  }
+  while (job->members.size() < world) {
+    const std::uint64_t id = ++last_worker_;
+    workers_[id] = {.id = id, .kind = job->spec.kind};
+    job->members.push_back(id);
+  }
+  Json members = Json::array();
+  for (std::size_t rank = 0; rank < world; ++rank) {
+    Worker& worker = workers_.at(job->members[rank]);
+    worker.call = job->call;
+    worker.rank = static_cast<int>(rank);
+    job->running.insert(static_cast<int>(rank));
+    members.push_back({rank, worker.id});
+  }
+  const bool pin = job->spec.workers * job->spec.threads == cores_;
+  agent_->Send({.head = {{"op", "call"},
+                         {"call", job->call},
+                         {"kind", job->spec.kind},
+                         {"members", std::move(members)},
+                         {"world", world},
+                         {"node", 0},
+                         {"attempt", job->attempt},
+                         {"threads", job->spec.threads},
+                         {"pin", pin},
+                         {"group", "run-" + id_},
+                         {"generation", GenerationOf(job->members)},
+                         {"store", store_address_},
+                         {"secret", secret_.ToHex()}},
+                .parcel = job->spec.parcel});
+}
+
+// The same workers in the same order go on with the group that they have.
+std::uint64_t Controller::GenerationOf(const std::vector<std::uint64_t>& members) {
+  const auto [entry, is_new] = generations_.try_emplace(members, last_generation_ + 1);
+  if (is_new) ++last_generation_;
+  return entry->second;
+}
+
+void Controller::HearDone(Message message) {
+  const auto job = FindJob(message.head.at("call").get<std::uint64_t>());
+  const int rank = message.head.at("rank").get<int>();
+  const auto worker = workers_.find(message.head.at("worker").get<std::uint64_t>());
+  if (worker != workers_.end()) worker->second.call = 0;
+  if (!job || !job->running.contains(rank)) return;
+  job->gathered[static_cast<std::size_t>(rank)] = std::move(message.parcel);
+  job->sequences[static_cast<std::size_t>(rank)] =
+      message.head.at("sequence").get<std::uint64_t>();
+  RankEnded(job, rank);
+}
+
+void Controller::HearFailed(Message message) {
+  const Json& head = message.head;
+  const auto job = FindJob(head.at("call").get<std::uint64_t>());
+  const int rank = head.at("rank").get<int>();
+  const auto worker = workers_.find(head.at("worker").get<std::uint64_t>());
+  if (worker != workers_.end()) worker->second.call = 0;
+  if (!job || !job->running.contains(rank)) return;
+  AddCause(job, {.rank = rank,
+                 .host = host_,
+                 .pid = worker == workers_.end() ? -1 : worker->second.pid,
+                 .time = head.at("time").get<double>(),
+                 .echo = head.value("echo", false),
+                 .type = head.value("type", ""),
+                 .text = head.value("text", ""),
+                 .traceback = head.value("traceback", ""),
+                 .parcel = std::move(message.parcel)});
+  RankEnded(job, rank);
+}
+
+void Controller::HearExited(Message message) {
+  const Json& head = message.head;
+  const auto id = head.at("worker").get<std::uint64_t>();
+  const auto worker = workers_.find(id);
+  if (worker == workers_.end()) return;
+  const auto job = FindJob(worker->second.call);
+  const int rank = worker->second.rank;
+  workers_.erase(worker);
+  std::erase_if(generations_, [id](const auto& entry) {
+    return std::ranges::find(entry.first, id) != entry.first.end();
+  });
+  if (!job || !job->running.contains(rank)) return;
+  AddCause(job, {.rank = rank,
+                 .host = host_,
+                 .pid = head.at("pid").get<pid_t>(),
+                 .time = head.at("time").get<double>(),
+                 .died = true,
+                 .text = head.at("how").get<std::string>(),
+                 .last_lines = head.at("last").get<std::string>()});
+  RankEnded(job, rank);
+}
+
+void Controller::AddCause(const std::shared_ptr<Job>& job, Cause cause) {
+  const bool echo = cause.echo;
+  job->causes.push_back(std::move(cause));
+  const auto conclude_after = [&](milliseconds wait) {
+    loop_.At(Loop::Clock::now() + wait, [this, call = job->call, attempt = job->attempt] {
+      Conclude(call, attempt);
+    });
+  };
+  if (!echo && !job->concluding) {
+    job->concluding = true;
+    conclude_after(job->running.size() > 1 ? kCollect : milliseconds(0));
+  } else if (echo && job->causes.size() == 1) {
+    conclude_after(kCollectEchoes);
+  }
+}
+
+// The causes are there: decide whether the call fails or begins anew.
+void Controller::Conclude(std::uint64_t call, int attempt) {
+  const auto job = FindJob(call);
+  if (!job || job->attempt != attempt || job->again || job->ended()) return;
+  generations_.erase(job->members);
+  const RunFailure failure = Describe(*job);
+  const bool died = std::ranges::any_of(job->causes, [](const Cause& c) { return c.died; });
+  const bool raised =
+      std::ranges::any_of(job->causes, [](const Cause& c) { return !c.died && !c.echo; });
+  const int dead = static_cast<int>(
+      std::ranges::count_if(job->causes, [](const Cause& c) { return c.died; }));
+  const bool can_shrink =
+      job->spec.on_failure == OnFailure::kShrink && job->spec.workers - dead >= 1;
+  const bool can_restart =
+      job->spec.on_failure == OnFailure::kRestart && job->restarts < job->spec.max_restarts;
+  if (died && !raised && job->cancel_reason.empty() && (can_shrink || can_restart)) {
+    ++job->restarts;
+    job->again = true;
+    if (can_shrink) {
+      busy_ -= dead;
+      job->spec.workers -= dead;
+    }
+    Tell({.level = 30,
+          .text = fmt::format("{}; {}", failure.text,
+                              can_shrink ? fmt::format("{} workers begin anew", job->spec.workers)
+                                         : fmt::format("all ranks begin anew (restart {} of {})",
+                                                       job->restarts, job->spec.max_restarts))});
+    CancelOthers(*job, "another rank was lost; the call begins anew");
+    if (job->running.empty()) RankEnded(job, -1);
+    return;
+  }
+  job->End({}, failure);
+  CancelOthers(*job, "another rank failed");
+  if (job->running.empty()) Finish(job);
+}
+
+void Controller::CancelOthers(const Job& job, const std::string& reason) {
+  if (job.running.empty() || !lost_.empty()) return;
+  agent_->Send({.head = {{"op", "cancel"}, {"call", job.call}, {"reason", reason}}});
+}
+
+void Controller::RankEnded(const std::shared_ptr<Job>& job, int rank) {
+  job->running.erase(rank);
+  if (!job->running.empty()) return;
+  if (job->again) {
+    ++job->attempt;
+    Begin(job);
+    return;
+  }
+  if (job->ended()) {
+    Finish(job);
+    return;
+  }
+  if (!job->causes.empty()) {
+    Conclude(job->call, job->attempt);
+    return;
+  }
+  // Ranks that made different numbers of collective calls cannot go on with that group.
+  const auto& sequences = job->sequences;
+  if (std::ranges::adjacent_find(sequences, std::not_equal_to<>()) != sequences.end())
+    generations_.erase(job->members);
+  job->End(std::move(job->gathered), std::nullopt);
+  Finish(job);
+}
+
+void Controller::Finish(const std::shared_ptr<Job>& job) {
+  if (jobs_.erase(job->call) == 0) return;
+  busy_ -= job->spec.workers;
+  Schedule();
+}
+
+void Controller::CancelJob(std::uint64_t call, const std::string& reason) {
+  const auto job = FindJob(call);
+  if (!job || job->ended()) return;
+  job->cancel_reason = reason;
+  job->End({}, RunFailure{.text = reason, .cancelled = true});
+  if (const auto waits = std::ranges::find(waiting_, job); waits != waiting_.end()) {
+    waiting_.erase(waits);
+    jobs_.erase(call);
+    Schedule();
+    return;
+  }
+  job->again = false;
+  generations_.erase(job->members);
+  CancelOthers(*job, reason);
+}
+
+// The first cause first: a death or an exception before an echo, then by time.
+RunFailure Controller::Describe(const Job& job) const {
+  std::vector<const Cause*> sorted;
+  for (const Cause& cause : job.causes) sorted.push_back(&cause);
+  std::ranges::stable_sort(sorted, [](const Cause* a, const Cause* b) {
+    return std::pair(a->echo, a->time) < std::pair(b->echo, b->time);
+  });
+  const auto line = [](const Cause& cause) {
+    const std::string who =
+        fmt::format("rank {} ({}, process {})", cause.rank, cause.host, cause.pid);
+    if (cause.died) {
+      const bool left = cause.text.starts_with("left");
+      return fmt::format("{} {}{}", who, cause.text,
+                         left ? " before its function returned" : "");
+    }
+    return fmt::format("{} raised {}: {}", who, cause.type, cause.text);
+  };
+  RunFailure failure;
+  const Cause& first = *sorted.front();
+  failure.rank = first.rank;
+  failure.type = first.type;
+  failure.traceback = first.traceback;
+  failure.parcel = first.parcel;
+  failure.text = line(first);
+  if (!first.last_lines.empty()) failure.text += "; its last lines:\n" + first.last_lines;
+  for (std::size_t i = 1; i < sorted.size(); ++i) failure.others.push_back(line(*sorted[i]));
+  return failure;
+}
+
+void Controller::FailAll(const std::string& why) {
+  for (const auto& [call, job] : jobs_) job->End({}, RunFailure{.text = why});
+  jobs_.clear();
+  waiting_.clear();
+  workers_.clear();
+  generations_.clear();
+  busy_ = 0;
+}
+
+// --- events
+
+void Controller::Tell(Event event) {
+  const std::lock_guard lock(mutex_);
+  if (events_.size() >= kMaxEvents) {
+    events_.pop_front();
+    events_.front() = {.level = 30, .text = "some output of the workers was dropped here"};
+  }
+  events_.push_back(std::move(event));
+  changed_.notify_all();
+}
+
+std::optional<Event> Controller::NextEvent(milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, timeout, [this] { return !events_.empty() || stopped_; });
+  if (events_.empty()) return std::nullopt;
+  Event event = std::move(events_.front());
+  events_.pop_front();
+  return event;
+}
+
+// --- the public face
+
+OnFailure ParseOnFailure(const std::string& text) {
+  if (text == "raise") return OnFailure::kRaise;
+  if (text == "restart") return OnFailure::kRestart;
+  if (text == "shrink") return OnFailure::kShrink;
+  throw Error(Code::kInvalidArgument,
+              fmt::format("on_failure=\"{}\" is not known; give \"raise\", \"restart\" or "
+                          "\"shrink\"",
+                          text));
+}
+
+Context::Context(std::unique_ptr<Controller> controller) : controller_(std::move(controller)) {}
+Context::~Context() = default;
+
+std::unique_ptr<Context> Context::Start(const ContextOptions& options) {
+  return std::unique_ptr<Context>(new Context(std::make_unique<Controller>(options)));
+}
+int Context::cores() const { return controller_->cores(); }
+std::size_t Context::memory() const { return controller_->memory(); }
+std::string Context::plan() const { return controller_->plan(); }
+void Context::Prepare(const NurserySpec& spec) { controller_->Prepare(spec); }
+std::shared_ptr<Run> Context::Submit(RunSpec spec) { return controller_->Submit(std::move(spec)); }
+std::optional<Event> Context::NextEvent(milliseconds timeout) {
+  return controller_->NextEvent(timeout);
+}
+void Context::Stop() { controller_->Stop(); }
+
+}  // namespace orca::runtime

@@ -1,0 +1,115 @@
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "orca/core/error.h"
+#include "orca/core/host.h"
+#include "runtime/loop.h"
+
+namespace orca::runtime {
+namespace {
+
+// Nothing waits for longer, so that a lost wake-up (a bug) costs a second and no more.
+constexpr std::chrono::milliseconds kLongestNap(1000);
+
+}  // namespace
+
+Loop::Loop() : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (!wake_) throw Error(Code::kResourceExhausted, DescribeLimitError(errno));
+}
+
+void Loop::Watch(int fd, std::function<short()> wants, std::function<void(short)> ready) {
+  watched_[fd] = {.wants = std::move(wants), .ready = std::move(ready), .id = next_id_++};
+}
+
+void Loop::Watch(int fd, std::function<void()> readable) {
+  Watch(fd, [] { return static_cast<short>(POLLIN); },
+        [readable = std::move(readable)](short) { readable(); });
+}
+
+void Loop::Forget(int fd) { watched_.erase(fd); }
+
+void Loop::At(Clock::time_point when, std::function<void()> call) {
+  timers_.emplace(when, std::move(call));
+}
+
+void Loop::Post(std::function<void()> call) {
+  {
+    const std::lock_guard lock(mutex_);
+    posted_.push_back(std::move(call));
+  }
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(wake_.get(), &one, sizeof one);
+}
+
+void Loop::Stop() {
+  Post([this] {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+  });
+}
+
+void Loop::Run() {
+  for (;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (stopped_) return;
+    }
+    Turn();
+  }
+}
+
+void Loop::Turn() {
+  std::vector<pollfd> fds{{.fd = wake_.get(), .events = POLLIN, .revents = 0}};
+  std::vector<std::uint64_t> ids{0};
+  for (const auto& [fd, watched] : watched_) {
+    const short events = watched.wants();
+    if (events == 0) continue;
+    fds.push_back({.fd = fd, .events = events, .revents = 0});
+    ids.push_back(watched.id);
+  }
+  auto nap = kLongestNap;
+  if (!timers_.empty()) {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(timers_.begin()->first - Clock::now());
+    nap = std::clamp(left, std::chrono::milliseconds(0), kLongestNap);
+  }
+  ::poll(fds.data(), fds.size(), static_cast<int>(nap.count()));
+  if (fds[0].revents != 0) {
+    std::uint64_t count = 0;
+    [[maybe_unused]] const auto got = ::read(wake_.get(), &count, sizeof count);
+  }
+  RunPosted();
+  for (std::size_t i = 1; i < fds.size(); ++i) {
+    if (fds[i].revents == 0) continue;
+    const auto found = watched_.find(fds[i].fd);
+    // A call before this one may have closed it, and another may have its number now.
+    if (found == watched_.end() || found->second.id != ids[i]) continue;
+    const auto ready = found->second.ready;
+    ready(fds[i].revents);
+  }
+  RunTimers();
+}
+
+void Loop::RunPosted() {
+  std::vector<std::function<void()>> posted;
+  {
+    const std::lock_guard lock(mutex_);
+    posted.swap(posted_);
+  }
+  for (const auto& call : posted) call();
+}
+
+void Loop::RunTimers() {
+  const auto now = Clock::now();
+  while (!timers_.empty() && timers_.begin()->first <= now) {
+    const auto call = std::move(timers_.begin()->second);
+    timers_.erase(timers_.begin());
+    call();
+  }
+}
+
+}  // namespace orca::runtime

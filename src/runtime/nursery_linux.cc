@@ -1,0 +1,91 @@
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <cstdlib>
+
+#include "orca/core/error.h"
+#include "orca/core/host.h"
+#include "orca/runtime/nursery.h"
+#include "runtime/link.h"
+
+namespace orca::runtime {
+
+void Birth::Settle() {
+  ::setpgid(0, 0);
+  ::dup2(output.get(), STDOUT_FILENO);
+  ::dup2(errors.get(), STDERR_FILENO);
+  output.Reset();
+  errors.Reset();
+}
+
+struct Nursery::State {
+  explicit State(UniqueFd socket) : agent(std::move(socket)) {
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGCHLD);
+    ::sigprocmask(SIG_BLOCK, &signals, &before);
+    children = UniqueFd(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+    if (!children) throw Error(Code::kResourceExhausted, DescribeLimitError(errno));
+  }
+  ~State() { ::sigprocmask(SIG_SETMASK, &before, nullptr); }
+
+  void Reap() {
+    signalfd_siginfo info{};
+    while (::read(children.get(), &info, sizeof info) == sizeof info) {
+    }
+    int status = 0;
+    for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;)
+      agent.Send({.head = {{"op", "exited"}, {"pid", pid}, {"status", status}}});
+  }
+
+  UnixLink agent;
+  UniqueFd children;
+  sigset_t before{};
+};
+
+std::optional<int> Nursery::InheritedFd() {
+  const char* text = std::getenv("ORCA_NURSERY");
+  return text == nullptr ? std::nullopt : std::optional(std::atoi(text));
+}
+
+Nursery::Nursery(UniqueFd agent) : state_(std::make_unique<State>(std::move(agent))) {}
+Nursery::~Nursery() = default;
+
+void Nursery::Ready(int threads) {
+  state_->agent.Send({.head = {{"op", "ready"}, {"threads", threads}}});
+}
+
+std::optional<Birth> Nursery::Next() {
+  for (;;) {
+    state_->Reap();
+    try {
+      while (auto message = state_->agent.Receive()) {
+        if (message->head.value("op", "") != "fork" || message->fds.size() != 3) continue;
+        return Birth{.worker = message->head.at("worker").get<std::uint64_t>(),
+                     .link = std::move(message->fds[0]),
+                     .output = std::move(message->fds[1]),
+                     .errors = std::move(message->fds[2])};
+      }
+    } catch (const Error& error) {
+      if (error.code() != Code::kPeerLost) throw;
+      return std::nullopt;
+    }
+    const short agent_events = state_->agent.wants_write() ? POLLIN | POLLOUT : POLLIN;
+    std::array<pollfd, 2> fds{{{.fd = state_->agent.fd(), .events = agent_events, .revents = 0},
+                               {.fd = state_->children.get(), .events = POLLIN, .revents = 0}}};
+    ::poll(fds.data(), fds.size(), 1000);
+    state_->agent.Flush();
+  }
+}
+
+void Nursery::Forked(std::uint64_t worker, pid_t pid) {
+  state_->agent.Send({.head = {{"op", "forked"}, {"worker", worker}, {"pid", pid}}});
+}
+
+}  // namespace orca::runtime

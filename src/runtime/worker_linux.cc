@@ -1,0 +1,240 @@
+#include <poll.h>
+#include <pthread.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <csignal>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "orca/core/error.h"
+#include "orca/core/log.h"
+#include "orca/runtime/worker.h"
+#include "runtime/link.h"
+#include "runtime/loop.h"
+
+namespace orca::runtime {
+namespace {
+
+/// How the ranks of a task meet.
+struct Meeting {
+  std::string group;
+  std::uint64_t generation = 0;
+  std::string store;
+  std::string secret;
+  bool operator==(const Meeting&) const = default;
+};
+
+struct Received {
+  Task task;
+  Meeting meeting;
+};
+
+Received ReadTask(Message message) {
+  const Json& head = message.head;
+  Received received;
+  Task& task = received.task;
+  task.call = head.at("call").get<std::uint64_t>();
+  task.rank = head.at("rank").get<int>();
+  task.world = head.at("world").get<int>();
+  task.local_rank = head.at("local_rank").get<int>();
+  task.local_world = head.at("local_world").get<int>();
+  task.node = head.at("node").get<int>();
+  task.attempt = head.at("attempt").get<int>();
+  task.threads = head.at("threads").get<int>();
+  task.cpus = head.at("cpus").get<std::vector<int>>();
+  task.parcel = std::move(message.parcel);
+  received.meeting = {.group = head.at("group").get<std::string>(),
+                      .generation = head.at("generation").get<std::uint64_t>(),
+                      .store = head.at("store").get<std::string>(),
+                      .secret = head.at("secret").get<std::string>()};
+  return received;
+}
+
+}  // namespace
+
+struct Worker::State {
+  explicit State(UniqueFd socket) : link(std::move(socket)) {}
+
+  void Serve() {
+    ::pthread_setname_np(::pthread_self(), "orca-worker");
+    try {
+      loop.Watch(
+          link.fd(),
+          [this] { return static_cast<short>(link.wants_write() ? POLLIN | POLLOUT : POLLIN); },
+          [this](short) { Handle(); });
+      Beat();
+      loop.Run();
+    } catch (const std::exception& error) {
+      // Whatever it is, nobody supervises this process any more. Its group is its children.
+      if (!leaving) {
+        orca::Log(LogLevel::kError, std::string("a worker ends: ") + error.what());
+        ::kill(0, SIGKILL);
+      }
+    }
+  }
+
+  void Beat() {
+    link.Send({.head = {{"op", "beat"}}});
+    loop.At(Loop::Clock::now() + beat, [this] { Beat(); });
+  }
+
+  void Handle() {
+    link.Flush();
+    while (auto message = link.Receive()) {
+      const std::string op = message->head.value("op", "");
+      if (op == "task") {
+        const std::lock_guard lock(mutex);
+        tasks.push_back(ReadTask(std::move(*message)));
+        arrived.notify_one();
+      } else if (op == "cancel") {
+        Cancel(message->head.at("call").get<std::uint64_t>(),
+               message->head.value("reason", "the call was cancelled"));
+      } else if (op == "settings") {
+        beat = std::chrono::milliseconds(message->head.at("beat").get<int>());
+      } else if (op == "leave") {
+        const std::lock_guard lock(mutex);
+        leaving = true;
+        arrived.notify_one();
+      }
+    }
+  }
+
+  void Cancel(std::uint64_t call, const std::string& reason) {
+    std::shared_ptr<comm::Communicator> group;
+    std::function<void()> interrupt_now;
+    {
+      const std::lock_guard lock(mutex);
+      std::erase_if(tasks, [&](const Received& waiting) {
+        if (waiting.task.call != call) return false;
+        link.Send({.head = {{"op", "failed"}, {"call", call}, {"text", reason}, {"echo", true}}});
+        return true;
+      });
+      if (!current || current->task.call != call) return;
+      cancelled = true;
+      group = communicator;
+      interrupt_now = interrupt;
+    }
+    if (group) group->Abort(reason);
+    if (interrupt_now) interrupt_now();
+  }
+
+  /// Sends from any thread.
+  void Tell(Message message) {
+    auto shared = std::make_shared<Message>(std::move(message));
+    loop.Post([this, shared] { link.Send(std::move(*shared)); });
+  }
+
+  void End(Json head, Parcel parcel) {
+    {
+      const std::lock_guard lock(mutex);
+      head["call"] = current->task.call;
+      head["sequence"] = communicator ? communicator->sequence() : 0;
+      if (cancelled) communicator.reset();
+      current.reset();
+    }
+    Tell({.head = std::move(head), .parcel = std::move(parcel)});
+  }
+
+  UnixLink link;  // used by the loop's thread only
+  Loop loop;
+  std::chrono::milliseconds beat{1000};
+  std::mutex mutex;  // guards what follows
+  std::condition_variable arrived;
+  std::deque<Received> tasks;
+  std::optional<Received> current;
+  bool cancelled = false;
+  bool leaving = false;
+  std::function<void()> interrupt;
+  std::shared_ptr<comm::Communicator> communicator;
+  std::pair<Meeting, int> connected;  // the communicator's meeting and world
+  std::jthread thread;
+};
+
+Worker::Worker(UniqueFd agent) : state_(std::make_unique<State>(std::move(agent))) {
+  state_->thread = std::jthread([state = state_.get()] { state->Serve(); });
+}
+
+Worker::~Worker() {
+  state_->communicator.reset();
+  state_->loop.Stop();
+  state_->thread.join();
+}
+
+std::optional<Task> Worker::Next() {
+  std::unique_lock lock(state_->mutex);
+  while (state_->tasks.empty() && !state_->leaving)
+    state_->arrived.wait_for(lock, std::chrono::seconds(1));
+  if (state_->leaving) return std::nullopt;
+  state_->current = std::move(state_->tasks.front());
+  state_->tasks.pop_front();
+  state_->cancelled = false;
+  // Held only by whoever runs the task, so that long arguments go with it.
+  Task task = state_->current->task;
+  state_->current->task.parcel = {};
+  return task;
+}
+
+void Worker::Done(Parcel result) { state_->End({{"op", "done"}}, std::move(result)); }
+
+void Worker::Failed(TaskFailure failure) {
+  state_->End({{"op", "failed"},
+               {"type", failure.type},
+               {"text", Shortened(failure.text)},
+               {"traceback", Shortened(failure.traceback)},
+               {"echo", failure.echo}},
+              std::move(failure.parcel));
+}
+
+bool Worker::Cancelled() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->current && state_->cancelled;
+}
+
+void Worker::OnCancel(std::function<void()> interrupt) {
+  const std::lock_guard lock(state_->mutex);
+  state_->interrupt = std::move(interrupt);
+}
+
+std::shared_ptr<comm::Communicator> Worker::Communicator() {
+  Received now;
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (!state_->current)
+      throw Error(Code::kFailedPrecondition,
+                  "there is no group outside of a function that orca.run runs");
+    now = {.task = state_->current->task, .meeting = state_->current->meeting};
+    if (state_->communicator && state_->connected == std::pair(now.meeting, now.task.world))
+      return state_->communicator;
+    state_->communicator.reset();
+  }
+  comm::Membership membership;
+  membership.group = now.meeting.group;
+  membership.generation = now.meeting.generation;
+  membership.rank = now.task.rank;
+  membership.world = now.task.world;
+  const net::Secret secret = net::Secret::FromHex(now.meeting.secret);
+  membership.secret = secret;
+  const comm::CommOptions options = comm::OptionsFromEnvironment();
+  membership.store =
+      comm::ConnectTcpStore(now.meeting.store, secret, options.connect_timeout);
+  std::shared_ptr<comm::Communicator> group = comm::Communicator::Connect(membership, options);
+  const std::lock_guard lock(state_->mutex);
+  if (state_->cancelled) group->Abort("the call was cancelled");
+  state_->communicator = group;
+  state_->connected = {now.meeting, now.task.world};
+  return group;
+}
+
+void Worker::Log(const std::string& logger, int level, const std::string& text) {
+  state_->Tell({.head = {{"op", "log"},
+                         {"logger", logger},
+                         {"level", level},
+                         {"text", Shortened(text)}}});
+}
+
+}  // namespace orca::runtime
