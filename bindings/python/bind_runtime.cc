@@ -137,6 +137,7 @@ void BindContext(nb::module_& m) {
             options.memory = memory;
             options.silence = Milliseconds(silence);
             options.grace = options.silence * 2 / 5;
+            options.prints = false;
             const nb::gil_scoped_release released;
             return Context::Start(options);
           },

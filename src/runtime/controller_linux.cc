@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdio>
 #include <filesystem>
 #include <utility>
 
@@ -23,8 +24,8 @@ using std::chrono::milliseconds;
 
 // How long the causes of a failure are collected before the first of them is shown; an echo alone
 // waits for its origin.
-constexpr milliseconds kCollect(200);
-constexpr milliseconds kCollectEchoes(1000);
+milliseconds Collect(const ContextOptions& options) { return options.silence / 25; }
+milliseconds CollectEchoes(const ContextOptions& options) { return options.silence / 5; }
 constexpr milliseconds kStopWait(5000);
 constexpr std::size_t kMaxEvents = 100'000;
 
@@ -36,15 +37,34 @@ std::string FindAgent(const std::string& wanted) {
   if (::dladdr(reinterpret_cast<const void*>(&OomKills), &info) == 0 || info.dli_fname == nullptr)
     throw Error(Code::kInternal, "the engine does not know where it lies");
   const fs::path folder = fs::absolute(fs::path(info.dli_fname)).parent_path();
-  const std::vector<fs::path> places = {folder / "orca", folder / ".." / "bin" / "orca",
-                                        folder / ".." / "native" / "orca",
-                                        folder / ".." / ".." / "native" / "orca"};
+  const std::vector<fs::path> places = {folder / "orca", folder / ".." / "bin" / "orca"};
   for (const fs::path& place : places)
     if (::access(place.c_str(), X_OK) == 0 && fs::is_regular_file(place))
       return fs::weakly_canonical(place).string();
   throw Error(Code::kUnavailable,
               fmt::format("the program \"orca\" is not at {}; install the package again",
                           places.front().string()));
+}
+
+void Print(const Event& event) {
+  if (event.kind != Event::Kind::kOutput) {
+    const LogLevel level = event.level >= 40   ? LogLevel::kError
+                           : event.level >= 30 ? LogLevel::kWarning
+                           : event.level >= 20 ? LogLevel::kInfo
+                                               : LogLevel::kDebug;
+    Log(level, event.rank < 0 ? event.text : fmt::format("[rank {}] {}", event.rank, event.text));
+    return;
+  }
+  std::string text;
+  for (std::size_t at = 0; at < event.text.size();) {
+    const std::size_t end = std::min(event.text.find('\n', at), event.text.size());
+    if (event.rank >= 0) text += fmt::format("[rank {}] ", event.rank);
+    text += event.text.substr(at, end - at) + "\n";
+    at = end + 1;
+  }
+  std::FILE* const out = event.stream == 0 ? stdout : stderr;
+  std::fputs(text.c_str(), out);
+  std::fflush(out);
 }
 
 std::string HexId() {
@@ -461,9 +481,9 @@ void Controller::AddCause(const std::shared_ptr<Job>& job, Cause cause) {
   };
   if (!echo && !job->concluding) {
     job->concluding = true;
-    conclude_after(job->running.size() > 1 ? kCollect : milliseconds(0));
+    conclude_after(job->running.size() > 1 ? Collect(options_) : milliseconds(0));
   } else if (echo && job->causes.size() == 1) {
-    conclude_after(kCollectEchoes);
+    conclude_after(CollectEchoes(options_));
   }
 }
 
@@ -491,7 +511,7 @@ void Controller::Conclude(std::uint64_t call, int attempt) {
     }
     Tell({.level = 30,
           .text = fmt::format("{}; {}", failure.text,
-                              can_shrink ? fmt::format("{} workers begin anew", job->spec.workers)
+                              can_shrink ? fmt::format("the other {} begin anew", job->spec.workers)
                                          : fmt::format("all ranks begin anew (restart {} of {})",
                                                        job->restarts, job->spec.max_restarts))});
     CancelOthers(*job, "another rank was lost; the call begins anew");
@@ -595,6 +615,10 @@ void Controller::FailAll(const std::string& why) {
 // --- events
 
 void Controller::Tell(Event event) {
+  if (options_.prints) {
+    Print(event);
+    return;
+  }
   const std::lock_guard lock(mutex_);
   if (events_.size() >= kMaxEvents) {
     events_.pop_front();

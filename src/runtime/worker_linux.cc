@@ -3,6 +3,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
@@ -54,6 +55,33 @@ Received ReadTask(Message message) {
                       .secret = head.at("secret").get<std::string>()};
   return received;
 }
+
+/// A store whose waits end when `cancelled` says so: a rank that will never come is not waited for.
+class CancellableStore final : public comm::Store {
+ public:
+  CancellableStore(std::shared_ptr<comm::Store> store, std::function<bool()> cancelled)
+      : store_(std::move(store)), cancelled_(std::move(cancelled)) {}
+
+  void Set(const std::string& key, const std::string& value) override { store_->Set(key, value); }
+
+  std::string Get(const std::string& key, std::chrono::milliseconds timeout) override {
+    constexpr std::chrono::milliseconds kLook(20);
+    const Deadline deadline = Deadline::After(timeout);
+    for (;;) {
+      try {
+        return store_->Get(key, std::min(kLook, deadline.Left()));
+      } catch (const Error& error) {
+        if (error.code() != Code::kTimeout || deadline.Passed()) throw;
+      }
+      if (cancelled_())
+        throw Error(Code::kAborted, "the call was cancelled while its ranks were meeting");
+    }
+  }
+
+ private:
+  std::shared_ptr<comm::Store> store_;
+  std::function<bool()> cancelled_;
+};
 
 }  // namespace
 
@@ -220,8 +248,9 @@ std::shared_ptr<comm::Communicator> Worker::Communicator() {
   const net::Secret secret = net::Secret::FromHex(now.meeting.secret);
   membership.secret = secret;
   const comm::CommOptions options = comm::OptionsFromEnvironment();
-  membership.store =
-      comm::ConnectTcpStore(now.meeting.store, secret, options.connect_timeout);
+  membership.store = std::make_shared<CancellableStore>(
+      comm::ConnectTcpStore(now.meeting.store, secret, options.connect_timeout),
+      [this] { return Cancelled(); });
   std::shared_ptr<comm::Communicator> group = comm::Communicator::Connect(membership, options);
   const std::lock_guard lock(state_->mutex);
   if (state_->cancelled) group->Abort("the call was cancelled");

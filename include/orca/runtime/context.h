@@ -23,6 +23,7 @@ struct ContextOptions {
   int cores = 0;             ///< 0: all that the affinity mask and the cgroup allow.
   std::size_t memory = 0;    ///< Bytes; 0: what the cgroup allows.
   std::string agent;         ///< The program "orca"; empty: the one beside the library.
+  bool prints = true;        ///< Events are printed here; otherwise take them with NextEvent.
   std::chrono::milliseconds start_timeout{60000};  ///< For agents and nurseries to begin.
   std::chrono::milliseconds silence{5000};  ///< A worker without a sign of life for so long is lost.
   std::chrono::milliseconds grace{2000};    ///< For a cancelled function to stop; then it is killed.
@@ -109,7 +110,8 @@ class ORCA_API Context {
   void Prepare(const NurserySpec& spec);
   /// Runs a function. Calls wait for one another when their workers outnumber the cores.
   std::shared_ptr<Run> Submit(RunSpec spec);
-  /// The next event; nothing when none comes within `timeout`, or after Stop.
+  /// The next event, when they are not printed; nothing when none comes within `timeout`, or after
+  /// Stop.
   std::optional<Event> NextEvent(std::chrono::milliseconds timeout);
   void Stop();
 

@@ -1,0 +1,6 @@
+// Everything of Orca that needs no framework.
+#pragma once
+
+#include "orca/comm/communicator.h"
+#include "orca/runtime/context.h"
+#include "orca/runtime/program.h"

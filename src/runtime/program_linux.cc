@@ -1,0 +1,168 @@
+#include <cxxabi.h>
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <typeinfo>
+
+#include "orca/runtime/nursery.h"
+#include "orca/runtime/program.h"
+#include "orca/runtime/worker.h"
+#include "runtime/link.h"
+#include "runtime/symbol.h"
+
+namespace orca {
+namespace {
+
+using runtime::Json;
+using runtime::Parcel;
+using runtime::Symbol;
+using runtime::Task;
+using runtime::Worker;
+
+constexpr const char* kNativeKind = "native";
+
+// What this process runs now, if it is a worker.
+Worker* the_worker = nullptr;
+std::optional<Task> the_task;
+
+Symbol ReadSymbol(const Json& words) {
+  return {.module = words.at(0).get<std::string>(),
+          .build = words.at(1).get<std::string>(),
+          .offset = words.at(2).get<std::uint64_t>()};
+}
+
+Json WriteSymbol(const Symbol& symbol) {
+  return Json::array({symbol.module, symbol.build, symbol.offset});
+}
+
+void Pin(const std::vector<int>& cpus) {
+  if (cpus.empty()) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int cpu : cpus) CPU_SET(static_cast<std::size_t>(cpu), &set);
+  ::sched_setaffinity(0, sizeof set, &set);
+}
+
+std::vector<std::byte> Execute(const Parcel& parcel) {
+  const auto parts = parcel.Parts();
+  if (parts.empty()) throw Error(Code::kInternal, "a task came without a function");
+  const auto* text = reinterpret_cast<const std::uint8_t*>(parts[0].data());
+  const Json head = Json::from_msgpack(text, text + parts[0].size());
+  const auto function = runtime::Resolve(ReadSymbol(head.at("function")));
+  const auto thunk =
+      reinterpret_cast<program::Thunk>(runtime::Resolve(ReadSymbol(head.at("thunk"))));
+  return thunk(function, std::span(parts).subspan(1));
+}
+
+std::string TypeName(const std::exception& error) {
+  int status = 0;
+  const char* const name = typeid(error).name();
+  const std::unique_ptr<char, void (*)(void*)> plain(
+      abi::__cxa_demangle(name, nullptr, nullptr, &status), std::free);
+  return status == 0 ? plain.get() : name;
+}
+
+void RunTask(Worker& worker) {
+  try {
+    Pin(the_task->cpus);
+    const std::vector<std::byte> result = Execute(the_task->parcel);
+    const std::span<const std::byte> part(result);
+    worker.Done(Parcel::Pack(std::span(&part, 1)));
+  } catch (const Error& error) {
+    const bool echo = error.code() == Code::kPeerLost || error.code() == Code::kAborted;
+    worker.Failed({.type = TypeName(error), .text = error.what(), .echo = echo});
+  } catch (const std::exception& error) {
+    worker.Failed({.type = TypeName(error), .text = error.what()});
+  }
+}
+
+[[noreturn]] void Live(runtime::Birth birth) {
+  birth.Settle();
+  {
+    Worker worker(std::move(birth.link));
+    the_worker = &worker;
+    while ((the_task = worker.Next())) {
+      RunTask(worker);
+      the_task.reset();
+    }
+  }
+  std::fflush(nullptr);
+  ::_exit(0);
+}
+
+[[noreturn]] void Raise(int agent) {
+  ::unsetenv("ORCA_NURSERY");
+  ::setvbuf(stdout, nullptr, _IOLBF, 0);
+  {
+    runtime::Nursery nursery{UniqueFd(agent)};
+    nursery.Ready(1);
+    while (auto birth = nursery.Next()) {
+      const pid_t pid = ::fork();
+      if (pid == 0) Live(std::move(*birth));
+      if (pid > 0) nursery.Forked(birth->worker, pid);
+    }
+  }
+  ::_exit(0);
+}
+
+comm::Communicator& Alone() {
+  static const auto alone = comm::Communicator::Connect({});
+  return *alone;
+}
+
+}  // namespace
+
+void Init(int /*argc*/, char** /*argv*/) {
+  if (const auto agent = runtime::Nursery::InheritedFd()) Raise(*agent);
+}
+
+int Rank() { return the_task ? the_task->rank : 0; }
+int WorldSize() { return the_task ? the_task->world : 1; }
+int LocalRank() { return the_task ? the_task->local_rank : 0; }
+comm::Communicator& Group() { return the_task ? *the_worker->Communicator() : Alone(); }
+
+RunError::RunError(runtime::RunFailure failure)
+    : Error(failure.cancelled ? Code::kAborted : Code::kPeerLost, failure.text),
+      failure_(std::move(failure)) {}
+
+namespace program {
+
+std::shared_ptr<runtime::Run> Submit(Context& context, const RunOptions& options,
+                                     void (*function)(), Thunk thunk,
+                                     std::vector<std::vector<std::byte>> arguments) {
+  Json head = {{"function", WriteSymbol(runtime::SymbolOf(function))},
+               {"thunk", WriteSymbol(runtime::SymbolOf(reinterpret_cast<void (*)()>(thunk)))}};
+  std::vector<std::uint8_t> words;
+  Json::to_msgpack(head, words);
+  std::vector<std::span<const std::byte>> parts{std::as_bytes(std::span(words))};
+  for (const auto& argument : arguments) parts.emplace_back(argument);
+  context.Prepare({.kind = kNativeKind,
+                   .command = {std::filesystem::canonical("/proc/self/exe").string()},
+                   .directory = std::filesystem::current_path().string()});
+  return context.Submit({.kind = kNativeKind,
+                         .workers = options.workers,
+                         .threads = options.threads,
+                         .on_failure = options.on_failure,
+                         .max_restarts = options.max_restarts,
+                         .parcel = Parcel::Pack(parts)});
+}
+
+std::vector<std::vector<std::byte>> Collect(runtime::Run& run) {
+  while (!run.Wait(std::chrono::seconds(1))) {
+  }
+  if (run.failure()) throw RunError(*run.failure());
+  std::vector<std::vector<std::byte>> results;
+  for (const Parcel& parcel : run.results()) {
+    const auto parts = parcel.Parts();
+    results.emplace_back(parts.at(0).begin(), parts.at(0).end());
+  }
+  return results;
+}
+
+}  // namespace program
+}  // namespace orca
