@@ -93,6 +93,7 @@ class _Worker:
         self._native = native
         self._begins = begins
         self._threads = 0
+        self._inside = False  # the user's function
         random.seed()
         np.random.seed()
         logging.getLogger().addHandler(_ToDriver(native))
@@ -106,7 +107,7 @@ class _Worker:
             del task
 
     def _interrupt(self, _signal: int, _frame: Any) -> None:
-        if self._native.cancelled():
+        if self._inside and self._native.cancelled():
             raise Cancelled
 
     def _run(self, task: Any) -> None:
@@ -124,9 +125,12 @@ class _Worker:
         head, *buffers = task.take_parts()
         setting = pickle.loads(head, buffers=buffers)
         self._settle(task, setting)
-        function, args, kwargs = pickle.loads(setting["call"], buffers=buffers)
-        result = function(*args, **(kwargs or {}))
-        sys.stdout.flush()
+        try:
+            self._inside = True
+            function, args, kwargs = pickle.loads(setting["call"], buffers=buffers)
+            result = function(*args, **kwargs)
+        finally:
+            self._inside = False
         return running.dumps(result)
 
     def _settle(self, task: Any, setting: Mapping[str, Any]) -> None:
