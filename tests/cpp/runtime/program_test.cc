@@ -1,0 +1,318 @@
+// C++ functions on workers of this machine. This program is its own nursery: see main.
+#include "orca/runtime/program.h"
+
+#include <dirent.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <numeric>
+#include <thread>
+
+#include "orca/core/host.h"
+#include "runtime/process.h"
+
+namespace orca {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+ContextOptions Options(int cores) {
+  ContextOptions options;
+  options.cores = cores;
+  options.agent = ORCA_TEST_AGENT;
+  options.silence = std::chrono::milliseconds(1000);
+  options.grace = std::chrono::milliseconds(500);
+  return options;
+}
+
+// --- what runs on the workers
+
+int RankTimesTen() { return Rank() * 10 + WorldSize(); }
+
+double Sum(std::vector<double> values, double scale) {
+  return scale * std::accumulate(values.begin(), values.end(), 0.0);
+}
+
+std::string Greet(std::string name) { return "hello " + name + " from " + std::to_string(Rank()); }
+
+float Reduced(int count) {
+  std::vector<float> data(static_cast<std::size_t>(count), static_cast<float>(Rank() + 1));
+  Group().AllReduce(comm::AsBytes(data), comm::DType::kFloat32);
+  return data.back();
+}
+
+std::uint64_t SumOf(std::span<const std::byte> bytes) {
+  std::uint64_t sum = 0;
+  for (const std::byte byte : bytes) sum += static_cast<std::uint64_t>(byte);
+  return sum;
+}
+
+int Pid() { return ::getpid(); }
+
+void ThrowOn(int rank) {
+  if (Rank() == rank) throw std::out_of_range("row 12 is beyond 10");
+  Group().Barrier();
+}
+
+void SignalOn(int rank, int signal) {
+  if (Rank() == rank) ::kill(::getpid(), signal);
+  Group().Barrier();
+}
+
+void LeaveOn(int rank, int code) {
+  if (Rank() == rank) ::_exit(code);
+  Group().Barrier();
+}
+
+// The rank dies in the first attempt only: the file remembers.
+int DieOnce(std::string file, int rank) {
+  if (Rank() == rank && ::access(file.c_str(), F_OK) != 0) {
+    std::ofstream(file) << "died";
+    ::kill(::getpid(), SIGKILL);
+  }
+  Group().Barrier();
+  return WorldSize() * 1'000'000 + ::getpid() % 1'000'000;
+}
+
+void Sleep(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
+
+void Print(std::string text) { std::printf("%s %d\n", text.c_str(), Rank()); }
+
+void ForkAndDie() {
+  if (::fork() == 0) {
+    for (;;) ::pause();
+  }
+  ::kill(::getpid(), SIGKILL);
+}
+
+// --- help
+
+RunError FailureOf(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const RunError& error) {
+    return error;
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return RunError({});
+}
+
+std::size_t OpenDescriptors() {
+  std::size_t count = 0;
+  DIR* const folder = ::opendir("/proc/self/fd");
+  while (::readdir(folder) != nullptr) ++count;
+  ::closedir(folder);
+  return count;
+}
+
+class ProgramTest : public ::testing::Test {
+ protected:
+  void SetUp() override { descriptors_ = OpenDescriptors(); }
+  // No residue (O5): neither processes nor descriptors.
+  void TearDown() override {
+    context.reset();
+    EXPECT_TRUE(runtime::Children().empty());
+    EXPECT_EQ(OpenDescriptors(), descriptors_);
+  }
+  void Start(int cores) { context = Context::Start(Options(cores)); }
+
+  std::unique_ptr<Context> context;
+
+ private:
+  std::size_t descriptors_ = 0;
+};
+
+TEST_F(ProgramTest, ResultsComeInTheOrderOfRanks) {
+  Start(3);
+  EXPECT_THAT(orca::Run(*context, {.workers = 3}, RankTimesTen), ElementsAre(3, 13, 23));
+  EXPECT_THAT(orca::Run(*context, {}, RankTimesTen), ElementsAre(3, 13, 23));
+  EXPECT_THAT(orca::Run(*context, {.workers = 1}, RankTimesTen), ElementsAre(1));
+  EXPECT_THAT(orca::Run(*context, {.workers = 5}, RankTimesTen), ElementsAre(5, 15, 25, 35, 45));
+}
+
+TEST_F(ProgramTest, ArgumentsOfEveryKindTravel) {
+  Start(2);
+  EXPECT_THAT(orca::Run(*context, {}, Sum, std::vector<double>{1, 2, 3.5}, 2.0), ElementsAre(13.0, 13.0));
+  EXPECT_THAT(orca::Run(*context, {}, Greet, "Ada"), ElementsAre("hello Ada from 0", "hello Ada from 1"));
+  const std::vector<std::byte> bytes(20 << 20, std::byte{3});
+  EXPECT_THAT(orca::Run(*context, {}, SumOf, std::span<const std::byte>(bytes)), Each(3U * bytes.size()));
+}
+
+TEST_F(ProgramTest, WorkersStayWarmAndKeepTheirGroup) {
+  Start(2);
+  const auto pids = orca::Run(*context, {}, Pid);
+  for (int i = 1; i < 20; ++i) EXPECT_THAT(orca::Run(*context, {}, Reduced, i), Each(3.0F));
+  EXPECT_EQ(orca::Run(*context, {}, Pid), pids);
+}
+
+TEST_F(ProgramTest, F34AnExceptionNamesItsRankAndStopsTheOthers) {
+  Start(3);
+  const auto error = FailureOf([&] { orca::Run(*context, {}, ThrowOn, 1); });
+  EXPECT_EQ(error.failure().rank, 1);
+  EXPECT_EQ(error.failure().type, "std::out_of_range");
+  EXPECT_THAT(error.what(), HasSubstr("rank 1"));
+  EXPECT_THAT(error.what(), HasSubstr("row 12 is beyond 10"));
+  EXPECT_THAT(orca::Run(*context, {}, Reduced, 3), Each(6.0F));
+}
+
+TEST_F(ProgramTest, F01F02ASignalIsNamedWithItsRank) {
+  Start(3);
+  for (const auto& [signal, name] : std::vector<std::pair<int, std::string>>{
+           {SIGKILL, "SIGKILL"}, {SIGSEGV, "SIGSEGV"}, {SIGABRT, "SIGABRT"}, {SIGTERM, "SIGTERM"}}) {
+    const auto error = FailureOf([&] { orca::Run(*context, {}, SignalOn, 2, signal); });
+    EXPECT_EQ(error.failure().rank, 2) << error.what();
+    EXPECT_THAT(error.what(), HasSubstr("(" + name + ")"));
+  }
+  EXPECT_THAT(orca::Run(*context, {}, Reduced, 3), Each(6.0F));
+}
+
+TEST_F(ProgramTest, F03LeavingEarlyIsAFailure) {
+  Start(2);
+  const auto error = FailureOf([&] { orca::Run(*context, {}, LeaveOn, 0, 0); });
+  EXPECT_EQ(error.failure().rank, 0);
+  EXPECT_THAT(error.what(), HasSubstr("exit code 0 before its function returned"));
+  EXPECT_THAT(FailureOf([&] { orca::Run(*context, {}, LeaveOn, 1, 42); }).what(),
+              HasSubstr("exit code 42"));
+}
+
+TEST_F(ProgramTest, F05AStoppedWorkerIsNoticedAndNamed) {
+  Start(2);
+  const auto begin = std::chrono::steady_clock::now();
+  const auto error = FailureOf([&] { orca::Run(*context, {}, SignalOn, 1, SIGSTOP); });
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(6));
+  EXPECT_EQ(error.failure().rank, 1) << error.what();
+  EXPECT_THAT(error.what(), HasSubstr("the process was stopped"));
+  EXPECT_THAT(orca::Run(*context, {}, Reduced, 3), Each(3.0F));
+}
+
+TEST_F(ProgramTest, ADeadWorkerIsReplacedAndTheSurvivorsKeepTheirProcesses) {
+  Start(3);
+  const auto before = orca::Run(*context, {}, Pid);
+  const std::string file = ::testing::TempDir() + "orca-died-" + std::to_string(::getpid());
+  const auto after =
+      orca::Run(*context, {.on_failure = OnFailure::kRestart}, DieOnce, file, 1);
+  ::unlink(file.c_str());
+  ASSERT_EQ(after.size(), 3U);
+  EXPECT_EQ(after[0], 3'000'000 + before[0] % 1'000'000);
+  EXPECT_NE(after[1], 3'000'000 + before[1] % 1'000'000);
+}
+
+TEST_F(ProgramTest, AGroupCanShrink) {
+  Start(3);
+  const std::string file = ::testing::TempDir() + "orca-shrunk-" + std::to_string(::getpid());
+  const auto after = orca::Run(*context, {.on_failure = OnFailure::kShrink}, DieOnce, file, 1);
+  ::unlink(file.c_str());
+  ASSERT_EQ(after.size(), 2U);
+  EXPECT_EQ(after[0] / 1'000'000, 2);
+}
+
+TEST_F(ProgramTest, RestartsEndAfterSoMany) {
+  Start(2);
+  const auto error = FailureOf([&] {
+    orca::Run(*context, {.on_failure = OnFailure::kRestart, .max_restarts = 2}, LeaveOn, 0, 9);
+  });
+  EXPECT_THAT(error.what(), HasSubstr("exit code 9"));
+}
+
+TEST_F(ProgramTest, AnExceptionIsNeverRetried) {
+  Start(2);
+  const auto error =
+      FailureOf([&] { orca::Run(*context, {.on_failure = OnFailure::kRestart}, ThrowOn, 0); });
+  EXPECT_EQ(error.failure().rank, 0);
+}
+
+TEST_F(ProgramTest, WhatDoesNotStopWhenCancelledIsKilled) {
+  Start(1);
+  const auto run = program::Submit(*context, {}, reinterpret_cast<void (*)()>(&Sleep),
+                                   &program::CallPacked<void, int>,
+                                   {program::Coder<int>::Pack(3'600'000)});
+  EXPECT_FALSE(run->Wait(std::chrono::milliseconds(100)));
+  run->Cancel("it is no longer wanted");
+  ASSERT_TRUE(run->Wait(std::chrono::seconds(5)));
+  EXPECT_TRUE(run->failure()->cancelled);
+  EXPECT_THAT(orca::Run(*context, {}, RankTimesTen), ElementsAre(1));
+}
+
+TEST_F(ProgramTest, CallsThatDoNotFitWaitForOneAnother) {
+  Start(2);
+  std::vector<std::jthread> threads;
+  std::atomic<int> right = 0;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&] {
+      const auto results = orca::Run(*context, {.workers = 2}, Reduced, 4);
+      right += results == std::vector<float>{3.0F, 3.0F} ? 1 : 0;
+    });
+  }
+  threads.clear();
+  EXPECT_EQ(right, 8);
+}
+
+TEST_F(ProgramTest, WhatAWorkerPrintsReachesTheDriverWithItsRank) {
+  Start(2);
+  ::testing::internal::CaptureStdout();
+  orca::Run(*context, {}, Print, "line");
+  context.reset();
+  const std::string text = ::testing::internal::GetCapturedStdout();
+  EXPECT_THAT(text, HasSubstr("[rank 0] line 0\n"));
+  EXPECT_THAT(text, HasSubstr("[rank 1] line 1\n"));
+}
+
+TEST_F(ProgramTest, ChildrenOfADeadWorkerAreEndedWithIt) {
+  Start(1);
+  FailureOf([&] { orca::Run(*context, {}, ForkAndDie); });
+}
+
+TEST_F(ProgramTest, F51ALostAgentIsNamedAndCallsEnd) {
+  Start(2);
+  const auto run = program::Submit(*context, {}, reinterpret_cast<void (*)()>(&Sleep),
+                                   &program::CallPacked<void, int>,
+                                   {program::Coder<int>::Pack(3'600'000)});
+  EXPECT_FALSE(run->Wait(std::chrono::milliseconds(100)));
+  const auto children = runtime::Children();
+  ASSERT_EQ(children.size(), 1U);
+  ::kill(children[0], SIGKILL);
+  ASSERT_TRUE(run->Wait(std::chrono::seconds(5)));
+  EXPECT_THAT(run->failure()->text, HasSubstr("agent"));
+  EXPECT_THAT(run->failure()->text, HasSubstr("SIGKILL"));
+  EXPECT_THROW(orca::Run(*context, {}, Pid), RunError);
+}
+
+TEST_F(ProgramTest, BadRequestsSayWhatIsPossible) {
+  ContextOptions options = Options(-1);
+  EXPECT_THROW(Context::Start(options), Error);
+  options = Options(1);
+  options.agent = "/no/such/orca";
+  try {
+    Context::Start(options);
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("/no/such/orca"));
+  }
+  Start(1);
+  EXPECT_THROW(orca::Run(*context, {.workers = -1}, Pid), Error);
+  EXPECT_THROW(orca::Run(*context, {.threads = -1}, Pid), Error);
+  context->Stop();
+  EXPECT_THROW(orca::Run(*context, {}, Pid), Error);
+}
+
+TEST(ProgramAloneTest, OutsideOfRunAProgramIsAGroupOfOne) {
+  EXPECT_EQ(Rank(), 0);
+  EXPECT_EQ(WorldSize(), 1);
+  EXPECT_EQ(Reduced(3), 1.0F);
+}
+
+}  // namespace
+}  // namespace orca
+
+int main(int argc, char** argv) {
+  orca::Init(argc, argv);
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
