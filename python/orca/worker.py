@@ -26,9 +26,18 @@ import numpy as np
 
 from orca import running
 from orca._native import _core
-from orca.errors import AbortedError, OrcaError, PeerLostError
+from orca.errors import (
+    AbortedError,
+    OrcaError,
+    PeerLostError,
+    UnauthenticatedError,
+    UnavailableError,
+    WaitTimeoutError,
+)
 
 _INTERRUPT = signal.SIGUSR2
+# What may only be the consequence of another rank's end.
+_ECHOES = (PeerLostError, AbortedError, UnauthenticatedError, UnavailableError, WaitTimeoutError)
 
 
 class Cancelled(BaseException):
@@ -162,7 +171,7 @@ class _Worker:
 
     def _failed(self, error: BaseException) -> None:
         cancelled = isinstance(error, Cancelled)
-        echo = cancelled or isinstance(error, (PeerLostError, AbortedError))
+        echo = cancelled or isinstance(error, _ECHOES)
         # The first frames are this file's.
         frames = error.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename == __file__:

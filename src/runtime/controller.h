@@ -54,12 +54,19 @@ class Controller {
 
  private:
   class Job;
+  /// Workers that may keep their communicator from one call to the next.
+  struct Group {
+    std::uint64_t generation = 0;
+    std::vector<std::uint64_t> members;
+    bool broken = false;  // a rank was lost, or they are not at the same call
+  };
   struct Worker {
     std::uint64_t id = 0;
     std::string kind;
     pid_t pid = -1;
     std::uint64_t call = 0;  // 0: idle
     int rank = -1;
+    std::shared_ptr<Group> group = {};  // the last one that it belonged to
   };
 
   void StartAgent();
@@ -69,7 +76,7 @@ class Controller {
   void AgentLost(const std::string& why);
   void Schedule();
   void Begin(const std::shared_ptr<Job>& job);
-  std::uint64_t GenerationOf(const std::vector<std::uint64_t>& members);
+  std::shared_ptr<Group> GroupOf(const std::vector<std::uint64_t>& members);
   void HearDone(Message message);
   void HearFailed(Message message);
   void HearExited(Message message);
@@ -101,7 +108,6 @@ class Controller {
   std::string host_;
   std::set<std::string> kinds_;
   std::map<std::uint64_t, Worker> workers_;
-  std::map<std::vector<std::uint64_t>, std::uint64_t> generations_;  // of groups that may go on
   std::uint64_t last_generation_ = 0;
   std::uint64_t last_worker_ = 0;
   std::map<std::uint64_t, std::shared_ptr<Job>> jobs_;

@@ -111,6 +111,7 @@ class Controller::Job final : public Run {
   int attempt = 0;
   int restarts = 0;
   std::vector<std::uint64_t> members;  // worker of each rank
+  std::shared_ptr<Group> group;
   std::vector<Parcel> gathered;
   std::vector<std::uint64_t> sequences;
   std::set<int> running;  // ranks that have not ended
@@ -394,6 +395,7 @@ void Controller::Begin(const std::shared_ptr<Job>& job) {
     job->running.insert(static_cast<int>(rank));
     members.push_back({rank, worker.id});
   }
+  job->group = GroupOf(job->members);
   const bool pin = job->spec.workers * job->spec.threads == cores_;
   agent_->Send({.head = {{"op", "call"},
                          {"call", job->call},
@@ -405,17 +407,24 @@ void Controller::Begin(const std::shared_ptr<Job>& job) {
                          {"threads", job->spec.threads},
                          {"pin", pin},
                          {"group", "run-" + id_},
-                         {"generation", GenerationOf(job->members)},
+                         {"generation", job->group->generation},
                          {"store", store_address_},
                          {"secret", secret_.ToHex()}},
                 .parcel = job->spec.parcel});
 }
 
-// The same workers in the same order go on with the group that they have.
-std::uint64_t Controller::GenerationOf(const std::vector<std::uint64_t>& members) {
-  const auto [entry, is_new] = generations_.try_emplace(members, last_generation_ + 1);
-  if (is_new) ++last_generation_;
-  return entry->second;
+// The same workers in the same order go on with the group that they have, if none of them has been
+// in another one since.
+std::shared_ptr<Controller::Group> Controller::GroupOf(const std::vector<std::uint64_t>& members) {
+  const auto last = workers_.at(members.front()).group;
+  const bool same = last && !last->broken && last->members == members &&
+                    std::ranges::all_of(members, [&](std::uint64_t id) {
+                      return workers_.at(id).group == last;
+                    });
+  if (same) return last;
+  auto group = std::make_shared<Group>(Group{.generation = ++last_generation_, .members = members});
+  for (const std::uint64_t id : members) workers_.at(id).group = group;
+  return group;
 }
 
 void Controller::HearDone(Message message) {
@@ -456,10 +465,8 @@ void Controller::HearExited(Message message) {
   if (worker == workers_.end()) return;
   const auto job = FindJob(worker->second.call);
   const int rank = worker->second.rank;
+  if (worker->second.group) worker->second.group->broken = true;
   workers_.erase(worker);
-  std::erase_if(generations_, [id](const auto& entry) {
-    return std::ranges::find(entry.first, id) != entry.first.end();
-  });
   if (!job || !job->running.contains(rank)) return;
   AddCause(job, {.rank = rank,
                  .host = host_,
@@ -491,7 +498,7 @@ void Controller::AddCause(const std::shared_ptr<Job>& job, Cause cause) {
 void Controller::Conclude(std::uint64_t call, int attempt) {
   const auto job = FindJob(call);
   if (!job || job->attempt != attempt || job->again || job->ended()) return;
-  generations_.erase(job->members);
+  job->group->broken = true;
   const RunFailure failure = Describe(*job);
   const bool died = std::ranges::any_of(job->causes, [](const Cause& c) { return c.died; });
   const bool raised =
@@ -547,7 +554,7 @@ void Controller::RankEnded(const std::shared_ptr<Job>& job, int rank) {
   // Ranks that made different numbers of collective calls cannot go on with that group.
   const auto& sequences = job->sequences;
   if (std::ranges::adjacent_find(sequences, std::not_equal_to<>()) != sequences.end())
-    generations_.erase(job->members);
+    job->group->broken = true;
   job->End(std::move(job->gathered), std::nullopt);
   Finish(job);
 }
@@ -570,7 +577,7 @@ void Controller::CancelJob(std::uint64_t call, const std::string& reason) {
     return;
   }
   job->again = false;
-  generations_.erase(job->members);
+  job->group->broken = true;
   CancelOthers(*job, reason);
 }
 
@@ -608,7 +615,6 @@ void Controller::FailAll(const std::string& why) {
   jobs_.clear();
   waiting_.clear();
   workers_.clear();
-  generations_.clear();
   busy_ = 0;
 }
 

@@ -74,8 +74,8 @@ void RunTask(Worker& worker) {
     const std::span<const std::byte> part(result);
     worker.Done(Parcel::Pack(std::span(&part, 1)));
   } catch (const Error& error) {
-    const bool echo = error.code() == Code::kPeerLost || error.code() == Code::kAborted;
-    worker.Failed({.type = TypeName(error), .text = error.what(), .echo = echo});
+    worker.Failed(
+        {.type = TypeName(error), .text = error.what(), .echo = runtime::IsEcho(error.code())});
   } catch (const std::exception& error) {
     worker.Failed({.type = TypeName(error), .text = error.what()});
   }

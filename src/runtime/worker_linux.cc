@@ -95,7 +95,6 @@ struct Worker::State {
           link.fd(),
           [this] { return static_cast<short>(link.wants_write() ? POLLIN | POLLOUT : POLLIN); },
           [this](short) { Handle(); });
-      Beat();
       loop.Run();
     } catch (const std::exception& error) {
       // Whatever it is, nobody supervises this process any more. Its group is its children.
@@ -124,6 +123,7 @@ struct Worker::State {
                message->head.value("reason", "the call was cancelled"));
       } else if (op == "settings") {
         beat = std::chrono::milliseconds(message->head.at("beat").get<int>());
+        Beat();
       } else if (op == "leave") {
         const std::lock_guard lock(mutex);
         leaving = true;
@@ -182,6 +182,11 @@ struct Worker::State {
   std::pair<Meeting, int> connected;  // the communicator's meeting and world
   std::jthread thread;
 };
+
+bool IsEcho(Code code) {
+  return code == Code::kPeerLost || code == Code::kAborted || code == Code::kUnavailable ||
+         code == Code::kTimeout || code == Code::kUnauthenticated;
+}
 
 Worker::Worker(UniqueFd agent) : state_(std::make_unique<State>(std::move(agent))) {
   state_->thread = std::jthread([state = state_.get()] { state->Serve(); });

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "orca/comm/communicator.h"
+#include "orca/core/error.h"
 #include "orca/core/export.h"
 #include "orca/core/unique_fd.h"
 #include "orca/runtime/parcel.h"
@@ -37,6 +38,9 @@ struct TaskFailure {
   bool echo = false;  ///< Only a consequence: another rank was lost, or the call was cancelled.
   Parcel parcel;      ///< The error itself, for whoever asks for it.
 };
+
+/// Whether an error of the engine may only be the consequence of another rank's end.
+ORCA_API bool IsEcho(Code code);
 
 /// The link of a worker process to its agent.
 ///
