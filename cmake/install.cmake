@@ -13,6 +13,7 @@ set(ORCA_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/orca)
 install(DIRECTORY include/orca DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT cxx FILES_MATCHING PATTERN "*.h")
 install(TARGETS orca EXPORT orca-targets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT cxx NAMELINK_COMPONENT cxx)
+install(TARGETS orca_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT cxx)
 install(EXPORT orca-targets NAMESPACE orca:: DESTINATION ${ORCA_CMAKE_DIR} COMPONENT cxx)
 configure_package_config_file(cmake/orca-config.cmake.in ${PROJECT_BINARY_DIR}/orca-config.cmake
   INSTALL_DESTINATION ${ORCA_CMAKE_DIR})
@@ -23,6 +24,7 @@ install(FILES ${PROJECT_BINARY_DIR}/orca-config.cmake ${PROJECT_BINARY_DIR}/orca
 # --- the component "python": what a wheel keeps in orca/_native
 if(TARGET _core)
   install(TARGETS _core orca LIBRARY DESTINATION . COMPONENT python NAMELINK_SKIP EXCLUDE_FROM_ALL)
+  install(TARGETS orca_cli RUNTIME DESTINATION . COMPONENT python EXCLUDE_FROM_ALL)
   # The torch plugin is built on first use, against the torch that is there then.
   install(DIRECTORY plugins/torch/ DESTINATION plugin_src COMPONENT python EXCLUDE_FROM_ALL
     FILES_MATCHING PATTERN "*.cc" PATTERN "*.h")

@@ -156,7 +156,8 @@ class PyCommunicator {
     pending_.clear();
     if (!last) return;
     const nb::gil_scoped_release released;
-    if (!borrowed_ && last.use_count() > 1) last->Abort("it was closed while another thread was in a call");
+    if (!borrowed_ && last.use_count() > 1)
+      last->Abort("it was closed while another thread was in a call");
     last.reset();
     for (const Pending& call : pending) {
       try {

@@ -42,8 +42,8 @@ std::chrono::milliseconds Milliseconds(double seconds) {
 
 // Texts of other processes may be cut in the middle of a character.
 nb::object Text(const std::string& text) {
-  return nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()),
-                                        "replace"));
+  return nb::steal(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
 }
 
 /// The memory of Python objects that speak the buffer protocol.
@@ -194,8 +194,9 @@ void BindNursery(nb::module_& m) {
            [](runtime::Nursery* self) {
              const auto fd = runtime::Nursery::InheritedFd();
              if (!fd)
-               throw Error(Code::kFailedPrecondition, "a nursery is started by an agent; use "
-                                                      "orca.init_orca_context");
+               throw Error(Code::kFailedPrecondition,
+                           "a nursery is started by an agent; use "
+                           "orca.init_orca_context");
              new (self) runtime::Nursery(UniqueFd(*fd));
            })
       .def("ready", &runtime::Nursery::Ready, "threads"_a)
@@ -214,9 +215,8 @@ void BindWorker(nb::module_& m) {
       .def_ro("attempt", &runtime::Task::attempt)
       .def_ro("threads", &runtime::Task::threads)
       .def_ro("cpus", &runtime::Task::cpus)
-      .def("take_parts", [](runtime::Task& self) {
-        return Unpack(std::exchange(self.parcel, {}));
-      });
+      .def("take_parts",
+           [](runtime::Task& self) { return Unpack(std::exchange(self.parcel, {})); });
   nb::class_<Worker>(m, "Worker")
       .def("__init__",
            [](Worker* self, runtime::Birth& birth) { new (self) Worker(std::move(birth.link)); })

@@ -115,9 +115,7 @@ class _Context:
 
         self._worker = worker
         self._kinds: set[str] = set()
-        self.native = _core.Context.start(
-            cores, memory, float(os.environ.get("ORCA_SILENCE", "5"))
-        )
+        self.native = _core.Context.start(cores, memory, float(os.environ.get("ORCA_SILENCE", "5")))
         self._environment = dict(os.environ)
         self._cpus = os.sched_getaffinity(0)
         self._master_port = _free_port()
@@ -144,7 +142,9 @@ class _Context:
     def setting(self) -> dict[str, Any]:
         """What of the driver a worker needs beside the function."""
         now = dict(os.environ)
-        changed = {name: value for name, value in now.items() if self._environment.get(name) != value}
+        changed = {
+            name: value for name, value in now.items() if self._environment.get(name) != value
+        }
         gone = {name: None for name in self._environment if name not in now}
         return {
             "environment": {**changed, **gone},

@@ -1,44 +1,110 @@
 // The program "orca": what runs outside of a user's own program.
 #include <fmt/format.h>
 
+#include <array>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <exception>
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "orca/core/error.h"
 #include "orca/core/unique_fd.h"
 #include "orca/runtime/agent.h"
+#include "orca/runtime/event_log.h"
 
 namespace {
 
-constexpr std::string_view kUsage =
-    "orca agent --fd N    serve the driver at the other end of descriptor N\n"
-    "orca version         print the version\n";
+using orca::Code;
+using orca::Error;
+using Arguments = std::span<const std::string>;
 
-int Agent(std::span<const std::string> arguments) {
+constexpr std::string_view kUsage =
+    "orca ps                list the runs in $ORCA_HOME (default ~/.orca), newest last\n"
+    "orca logs RUN [-f]     print what a run's workers said and what happened; -f: follow it\n"
+    "orca version           print the version\n"
+    "orca agent --fd N      serve the driver at the other end of descriptor N\n";
+
+std::string LocalTime(double seconds, const char* format) {
+  const auto whole = static_cast<std::time_t>(seconds);
+  std::tm local{};
+  ::localtime_r(&whole, &local);
+  std::array<char, 64> text{};
+  std::strftime(text.data(), text.size(), format, &local);
+  return text.data();
+}
+
+int Agent(Arguments arguments) {
   if (arguments.size() != 2 || arguments[0] != "--fd") {
-    throw orca::Error(orca::Code::kInvalidArgument,
-                      "\"orca agent\" is started by a driver; see \"orca help\"");
+    throw Error(Code::kInvalidArgument, "\"orca agent\" is started by a driver; see \"orca help\"");
   }
   orca::runtime::RunAgent(orca::UniqueFd(std::atoi(arguments[1].c_str())));
   return 0;
 }
 
-int Run(std::span<const std::string> arguments) {
+int Ps(Arguments /*arguments*/) {
+  std::puts("RUN                     BEGAN                STATE    DRIVER   CORES  CALLS  FAILED");
+  for (const auto& run : orca::runtime::ListRuns()) {
+    try {
+      const auto state = orca::runtime::Summarize(run);
+      std::puts(fmt::format("{:<23} {:<20} {:<8} {:<8} {:<6} {:<6} {}", state.id,
+                            LocalTime(state.began, "%Y-%m-%d %H:%M:%S"), state.state, state.driver,
+                            state.cores, state.calls, state.failed)
+                    .c_str());
+    } catch (const Error&) {  // removed meanwhile
+    }
+  }
+  return 0;
+}
+
+void Print(const orca::runtime::Record& record) {
+  const std::string who = record.rank < 0 ? "" : fmt::format("[rank {}] ", record.rank);
+  const std::string time = LocalTime(record.time, "%H:%M:%S");
+  std::string text = record.text;
+  if (record.what != "output" && record.what != "log") {
+    text = fmt::format("{}{}{}", record.what, text.empty() ? "" : ": ", text);
+    for (const auto& [name, value] : record.numbers)
+      text += fmt::format(" {}={:.15g}", name, value);
+  }
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    std::puts(fmt::format("{} {}{}", time, who, text.substr(at, end - at)).c_str());
+    at = end + 1;
+  }
+  std::fflush(stdout);
+}
+
+int Logs(Arguments arguments) {
+  if (arguments.empty() || (arguments.size() == 2 && arguments[1] != "-f") || arguments.size() > 2)
+    throw Error(Code::kInvalidArgument, "orca logs RUN [-f]; \"orca ps\" lists the runs");
+  const auto run = orca::runtime::FindRun(arguments[0]);
+  orca::runtime::EventReader reader(run.path / "events.log");
+  for (;;) {
+    while (const auto record = reader.Next()) Print(*record);
+    if (arguments.size() < 2 || reader.damaged()) return 0;
+    if (orca::runtime::Summarize(run).state != "running") return 0;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+}
+
+int Run(Arguments arguments) {
   const std::string command = arguments.empty() ? "help" : arguments[0];
-  if (command == "agent") return Agent(arguments.subspan(1));
+  const Arguments rest = arguments.empty() ? arguments : arguments.subspan(1);
+  if (command == "agent") return Agent(rest);
+  if (command == "ps") return Ps(rest);
+  if (command == "logs") return Logs(rest);
   if (command == "version") {
     std::puts(ORCA_VERSION);
     return 0;
   }
-  if (command != "help" && command != "--help") {
-    throw orca::Error(orca::Code::kInvalidArgument,
-                      fmt::format("orca: there is no command \"{}\"\n{}", command, kUsage));
-  }
+  if (command != "help" && command != "--help" && command != "-h")
+    throw Error(Code::kInvalidArgument,
+                fmt::format("orca: there is no command \"{}\"\n{}", command, kUsage));
   std::fputs(kUsage.data(), stdout);
   return 0;
 }

@@ -191,7 +191,8 @@ void Agent::StartNursery(Nursery& nursery) {
       [link] { return static_cast<short>(link->wants_write() ? POLLIN | POLLOUT : POLLIN); },
       [this, kind](short) { HandleNursery(kind); });
   for (int stream = 0; stream < 2; ++stream)
-    WatchPipe(nursery.pipes[stream], stream, [] { return nullptr; }, kind);
+    WatchPipe(
+        nursery.pipes[stream], stream, [] { return nullptr; }, kind);
   const std::vector<std::uint64_t> unborn = std::exchange(nursery.unborn, {});
   for (const std::uint64_t id : unborn) {
     const auto found = workers_.find(id);
@@ -208,9 +209,9 @@ void Agent::HandleNursery(const std::string& kind) {
       if (op == "ready") {
         nursery.ready = true;
         nursery.failures = 0;
-        driver_->Send({.head = {{"op", "nursery"},
-                                {"kind", kind},
-                                {"threads", message->head.at("threads")}}});
+        driver_->Send(
+            {.head = {
+                 {"op", "nursery"}, {"kind", kind}, {"threads", message->head.at("threads")}}});
       } else if (op == "forked") {
         const auto id = message->head.at("worker").get<std::uint64_t>();
         std::erase(nursery.unborn, id);
@@ -439,8 +440,8 @@ void Agent::KillOrphans() {
   for (const pid_t pid : Children()) {
     const bool is_nursery = std::ranges::any_of(
         nurseries_, [pid](const auto& entry) { return entry.second.pid == pid; });
-    const bool is_worker = std::ranges::any_of(
-        workers_, [pid](const auto& entry) { return entry.second.pid == pid; });
+    const bool is_worker =
+        std::ranges::any_of(workers_, [pid](const auto& entry) { return entry.second.pid == pid; });
     if (!is_nursery && !is_worker) ::kill(pid, SIGKILL);
   }
 }

@@ -19,6 +19,7 @@
 #include "orca/comm/store.h"
 #include "orca/net/secret.h"
 #include "orca/runtime/context.h"
+#include "orca/runtime/event_log.h"
 #include "runtime/link.h"
 #include "runtime/loop.h"
 
@@ -89,6 +90,9 @@ class Controller {
   std::shared_ptr<Job> FindJob(std::uint64_t call) const;
   RunFailure Describe(const Job& job) const;
   void Tell(Event event);
+  void OpenLog();
+  void Note(const std::string& what, int rank, const std::string& text,
+            std::map<std::string, double> numbers = {});
   void FailAll(const std::string& why);
 
   ContextOptions options_;
@@ -109,10 +113,12 @@ class Controller {
   std::set<std::string> kinds_;
   std::map<std::uint64_t, Worker> workers_;
   std::uint64_t last_generation_ = 0;
+  std::optional<EventLog> log_;
+  Loop::Clock::time_point last_noted_;
   std::uint64_t last_worker_ = 0;
   std::map<std::uint64_t, std::shared_ptr<Job>> jobs_;
   std::deque<std::shared_ptr<Job>> waiting_;
-  int busy_ = 0;  // workers of running jobs
+  int busy_ = 0;      // workers of running jobs
   std::string lost_;  // why the agent is gone
 
   std::mutex mutex_;  // guards what follows

@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstdio>
+#include <ctime>
 #include <filesystem>
 #include <utility>
 
@@ -27,6 +29,7 @@ using std::chrono::milliseconds;
 milliseconds Collect(const ContextOptions& options) { return options.silence / 25; }
 milliseconds CollectEchoes(const ContextOptions& options) { return options.silence / 5; }
 constexpr milliseconds kStopWait(5000);
+constexpr milliseconds kNotedCalls(50);
 constexpr std::size_t kMaxEvents = 100'000;
 
 // "orca" lies beside the library, as in a wheel and in the build tree, or in the bin of its prefix.
@@ -67,8 +70,18 @@ void Print(const Event& event) {
   std::fflush(out);
 }
 
-std::string HexId() {
-  return net::Secret::Random().ToHex().substr(0, 12);
+double Now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// Sorts by time, and is different in every process.
+std::string NewId() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  ::gmtime_r(&now, &utc);
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%Y%m%d-%H%M%S-", &utc);
+  return text.data() + net::Secret::Random().ToHex().substr(0, 6);
 }
 
 }  // namespace
@@ -88,8 +101,9 @@ class Controller::Job final : public Run {
   void Cancel(const std::string& reason) override {
     const std::lock_guard lock(mutex_);
     if (ended_) return;
-    controller_.loop_.Post(
-        [&controller = controller_, number = call, reason] { controller.CancelJob(number, reason); });
+    controller_.loop_.Post([&controller = controller_, number = call, reason] {
+      controller.CancelJob(number, reason);
+    });
   }
 
   void End(std::vector<Parcel> results, std::optional<RunFailure> failure) {
@@ -117,6 +131,7 @@ class Controller::Job final : public Run {
   std::set<int> running;  // ranks that have not ended
   std::vector<Cause> causes;
   bool concluding = false;
+  bool noted = true;   // in the log
   bool again = false;  // begin anew when all ranks have ended
   std::string cancel_reason;
 
@@ -132,7 +147,7 @@ class Controller::Job final : public Run {
 // --- beginning and end
 
 Controller::Controller(const ContextOptions& options)
-    : options_(options), id_(HexId()), secret_(net::Secret::Random()) {
+    : options_(options), id_(NewId()), secret_(net::Secret::Random()) {
   const int allowed =
       std::max(1, std::min(static_cast<int>(AllowedCpus().count()), CgroupCpuLimit()));
   if (options.cores < 0)
@@ -148,11 +163,12 @@ Controller::Controller(const ContextOptions& options)
   cores_ = options.cores > 0 ? options.cores : allowed;
   const MemoryLeft left = AvailableMemory();
   if (options.memory > left.bytes)
-    Log(LogLevel::kWarning, fmt::format("memory={} is more than the {} that are left ({})",
-                                        HumanBytes(options.memory), HumanBytes(left.bytes),
-                                        left.limit));
+    Log(LogLevel::kWarning,
+        fmt::format("memory={} is more than the {} that are left ({})", HumanBytes(options.memory),
+                    HumanBytes(left.bytes), left.limit));
   memory_ = options.memory > 0 ? options.memory : left.bytes;
   store_ = comm::ServeTcpStore("127.0.0.1:0", secret_, &store_address_);
+  OpenLog();
   StartAgent();
   thread_ = std::jthread([this] {
     ::pthread_setname_np(::pthread_self(), "orca-driver");
@@ -170,7 +186,8 @@ Controller::~Controller() { Stop(); }
 
 void Controller::StartAgent() {
   auto [mine, theirs] = UnixLink::Pair();
-  agent_pid_ = StartDetached({.command = {FindAgent(options_.agent), "agent", "--fd", "3"}}, theirs);
+  agent_pid_ =
+      StartDetached({.command = {FindAgent(options_.agent), "agent", "--fd", "3"}}, theirs);
   agent_ = std::make_unique<UnixLink>(std::move(mine));
   loop_.Watch(
       agent_->fd(),
@@ -228,8 +245,28 @@ void Controller::Stop() {
   }
   agent_pid_ = -1;
   store_.reset();
+  Note("stopped", -1, "");
+  log_.reset();
 }
 
+// A run without a log is better than none.
+void Controller::OpenLog() {
+  try {
+    log_ = EventLog::Create(NewRunFolder(id_).path / "events.log");
+  } catch (const Error& error) {
+    Log(LogLevel::kWarning, std::string("no event log: ") + error.what());
+    return;
+  }
+  Note("context", -1, id_,
+       {{"pid", ::getpid()}, {"started", StartTime(::getpid())}, {"cores", cores_}});
+}
+
+void Controller::Note(const std::string& what, int rank, const std::string& text,
+                      std::map<std::string, double> numbers) {
+  if (log_)
+    log_->Append(
+        {.time = Now(), .what = what, .rank = rank, .text = text, .numbers = std::move(numbers)});
+}
 
 void Controller::Prepare(const NurserySpec& spec) {
   if (spec.command.empty())
@@ -267,9 +304,11 @@ void Controller::AgentLost(const std::string& why) {
     }
     std::this_thread::sleep_for(milliseconds(1));
   }
-  lost_ = fmt::format("the agent of node 0 ({}) {}; its workers are lost. Stop the context and start "
-                      "a new one",
-                      host_.empty() ? "this machine" : host_, how);
+  Note("agent lost", -1, how);
+  lost_ = fmt::format(
+      "the agent of node 0 ({}) {}; its workers are lost. Stop the context and start "
+      "a new one",
+      host_.empty() ? "this machine" : host_, how);
   FailAll(lost_);
   const std::lock_guard lock(mutex_);
   if (!joined_) join_error_ = lost_;
@@ -297,7 +336,10 @@ void Controller::Hear(Message message) {
           .text = message.head.at("text").get<std::string>()});
   } else if (op == "started") {
     const auto found = workers_.find(message.head.at("worker").get<std::uint64_t>());
-    if (found != workers_.end()) found->second.pid = message.head.at("pid").get<pid_t>();
+    if (found == workers_.end()) return;
+    found->second.pid = message.head.at("pid").get<pid_t>();
+    Note("worker", found->second.rank, found->second.kind,
+         {{"worker", static_cast<double>(found->first)}, {"pid", found->second.pid}});
   } else if (op == "nursery") {
     const int threads = message.head.at("threads").get<int>();
     if (threads > 1)
@@ -309,9 +351,10 @@ void Controller::Hear(Message message) {
     host_ = message.head.at("host").get<std::string>();
     const std::lock_guard lock(mutex_);
     if (version != ORCA_VERSION) {
-      join_error_ = fmt::format("the agent on {} is of version {}, this program of {}; install the "
-                                "same on both",
-                                host_, version, ORCA_VERSION);
+      join_error_ = fmt::format(
+          "the agent on {} is of version {}, this program of {}; install the "
+          "same on both",
+          host_, version, ORCA_VERSION);
     }
     joined_ = true;
     changed_.notify_all();
@@ -322,8 +365,9 @@ void Controller::Hear(Message message) {
 
 std::shared_ptr<Run> Controller::Submit(RunSpec spec) {
   if (spec.workers < 0)
-    throw Error(Code::kInvalidArgument,
-                fmt::format("workers {} is not positive; give the number of workers", spec.workers));
+    throw Error(
+        Code::kInvalidArgument,
+        fmt::format("workers {} is not positive; give the number of workers", spec.workers));
   if (spec.threads < 0)
     throw Error(Code::kInvalidArgument, fmt::format("threads {} is not positive; give the number "
                                                     "of compute threads of a worker",
@@ -396,6 +440,15 @@ void Controller::Begin(const std::shared_ptr<Job>& job) {
     members.push_back({rank, worker.id});
   }
   job->group = GroupOf(job->members);
+  // Calls in quick succession would fill the disk; their numbers still count them.
+  job->noted = job->attempt > 0 || Loop::Clock::now() - last_noted_ > kNotedCalls;
+  if (job->noted) last_noted_ = Loop::Clock::now();
+  if (job->noted)
+    Note("call", -1, job->spec.kind,
+         {{"call", static_cast<double>(job->call)},
+          {"workers", job->spec.workers},
+          {"threads", job->spec.threads},
+          {"attempt", job->attempt}});
   const bool pin = job->spec.workers * job->spec.threads == cores_;
   agent_->Send({.head = {{"op", "call"},
                          {"call", job->call},
@@ -417,10 +470,9 @@ void Controller::Begin(const std::shared_ptr<Job>& job) {
 // in another one since.
 std::shared_ptr<Controller::Group> Controller::GroupOf(const std::vector<std::uint64_t>& members) {
   const auto last = workers_.at(members.front()).group;
-  const bool same = last && !last->broken && last->members == members &&
-                    std::ranges::all_of(members, [&](std::uint64_t id) {
-                      return workers_.at(id).group == last;
-                    });
+  const bool same =
+      last && !last->broken && last->members == members &&
+      std::ranges::all_of(members, [&](std::uint64_t id) { return workers_.at(id).group == last; });
   if (same) return last;
   auto group = std::make_shared<Group>(Group{.generation = ++last_generation_, .members = members});
   for (const std::uint64_t id : members) workers_.at(id).group = group;
@@ -434,8 +486,7 @@ void Controller::HearDone(Message message) {
   if (worker != workers_.end()) worker->second.call = 0;
   if (!job || !job->running.contains(rank)) return;
   job->gathered[static_cast<std::size_t>(rank)] = std::move(message.parcel);
-  job->sequences[static_cast<std::size_t>(rank)] =
-      message.head.at("sequence").get<std::uint64_t>();
+  job->sequences[static_cast<std::size_t>(rank)] = message.head.at("sequence").get<std::uint64_t>();
   RankEnded(job, rank);
 }
 
@@ -482,9 +533,8 @@ void Controller::AddCause(const std::shared_ptr<Job>& job, Cause cause) {
   const bool echo = cause.echo;
   job->causes.push_back(std::move(cause));
   const auto conclude_after = [&](milliseconds wait) {
-    loop_.At(Loop::Clock::now() + wait, [this, call = job->call, attempt = job->attempt] {
-      Conclude(call, attempt);
-    });
+    loop_.At(Loop::Clock::now() + wait,
+             [this, call = job->call, attempt = job->attempt] { Conclude(call, attempt); });
   };
   if (!echo && !job->concluding) {
     job->concluding = true;
@@ -503,8 +553,8 @@ void Controller::Conclude(std::uint64_t call, int attempt) {
   const bool died = std::ranges::any_of(job->causes, [](const Cause& c) { return c.died; });
   const bool raised =
       std::ranges::any_of(job->causes, [](const Cause& c) { return !c.died && !c.echo; });
-  const int dead = static_cast<int>(
-      std::ranges::count_if(job->causes, [](const Cause& c) { return c.died; }));
+  const int dead =
+      static_cast<int>(std::ranges::count_if(job->causes, [](const Cause& c) { return c.died; }));
   const bool can_shrink =
       job->spec.on_failure == OnFailure::kShrink && job->spec.workers - dead >= 1;
   const bool can_restart =
@@ -525,6 +575,9 @@ void Controller::Conclude(std::uint64_t call, int attempt) {
     if (job->running.empty()) RankEnded(job, -1);
     return;
   }
+  Note("failed", failure.rank,
+       failure.text + (failure.traceback.empty() ? "" : "\n" + failure.traceback),
+       {{"call", static_cast<double>(job->call)}});
   job->End({}, failure);
   CancelOthers(*job, "another rank failed");
   if (job->running.empty()) Finish(job);
@@ -555,6 +608,7 @@ void Controller::RankEnded(const std::shared_ptr<Job>& job, int rank) {
   const auto& sequences = job->sequences;
   if (std::ranges::adjacent_find(sequences, std::not_equal_to<>()) != sequences.end())
     job->group->broken = true;
+  if (job->noted) Note("done", -1, "", {{"call", static_cast<double>(job->call)}});
   job->End(std::move(job->gathered), std::nullopt);
   Finish(job);
 }
@@ -569,6 +623,7 @@ void Controller::CancelJob(std::uint64_t call, const std::string& reason) {
   const auto job = FindJob(call);
   if (!job || job->ended()) return;
   job->cancel_reason = reason;
+  Note("cancelled", -1, reason, {{"call", static_cast<double>(call)}});
   job->End({}, RunFailure{.text = reason, .cancelled = true});
   if (const auto waits = std::ranges::find(waiting_, job); waits != waiting_.end()) {
     waiting_.erase(waits);
@@ -593,8 +648,7 @@ RunFailure Controller::Describe(const Job& job) const {
         fmt::format("rank {} ({}, process {})", cause.rank, cause.host, cause.pid);
     if (cause.died) {
       const bool left = cause.text.starts_with("left");
-      return fmt::format("{} {}{}", who, cause.text,
-                         left ? " before its function returned" : "");
+      return fmt::format("{} {}{}", who, cause.text, left ? " before its function returned" : "");
     }
     return fmt::format("{} raised {}: {}", who, cause.type, cause.text);
   };
@@ -621,6 +675,9 @@ void Controller::FailAll(const std::string& why) {
 // --- events
 
 void Controller::Tell(Event event) {
+  Note(event.kind == Event::Kind::kOutput ? "output" : "log", event.rank, event.text,
+       event.kind == Event::Kind::kOutput ? std::map<std::string, double>{{"stream", event.stream}}
+                                          : std::map<std::string, double>{{"level", event.level}});
   if (options_.prints) {
     Print(event);
     return;

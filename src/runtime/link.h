@@ -16,8 +16,8 @@ namespace orca::runtime {
 
 using Json = nlohmann::json;
 
-/// What one process tells another: some words (MessagePack on the way), bytes that go with them, and,
-/// on one host, descriptors.
+/// What one process tells another: some words (MessagePack on the way), bytes that go with them,
+/// and, on one host, descriptors.
 struct Message {
   Json head = Json::object();
   Parcel parcel = {};
@@ -30,7 +30,8 @@ class Link {
  public:
   virtual ~Link() = default;
 
-  /// Queues `message` and sends what can be sent. A broken link takes it and drops it: Receive tells.
+  /// Queues `message` and sends what can be sent. A broken link takes it and drops it: Receive
+  /// tells.
   virtual void Send(Message message) = 0;
   /// Goes on sending. Call it when the descriptor can be written.
   virtual void Flush() = 0;

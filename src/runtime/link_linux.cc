@@ -83,7 +83,8 @@ void UnixLink::Send(Message message) {
   std::vector<std::uint8_t> head;
   Json::to_msgpack(message.head, head);
   const auto head_bytes = static_cast<std::uint32_t>(head.size());
-  const auto inside = packet.parcel.fd() >= 0 ? std::span<const std::byte>() : packet.parcel.bytes();
+  const auto inside =
+      packet.parcel.fd() >= 0 ? std::span<const std::byte>() : packet.parcel.bytes();
   packet.bytes.resize(sizeof head_bytes + head.size() + inside.size());
   if (packet.bytes.size() > kMaxPacket) {
     throw Error(Code::kInternal, fmt::format("a message of {} bytes is above the limit of {}",
@@ -92,7 +93,8 @@ void UnixLink::Send(Message message) {
   std::memcpy(packet.bytes.data(), &head_bytes, sizeof head_bytes);
   std::memcpy(packet.bytes.data() + sizeof head_bytes, head.data(), head.size());
   if (!inside.empty())
-    std::memcpy(packet.bytes.data() + sizeof head_bytes + head.size(), inside.data(), inside.size());
+    std::memcpy(packet.bytes.data() + sizeof head_bytes + head.size(), inside.data(),
+                inside.size());
   queued_ += packet.bytes.size();
   queue_.push_back(std::move(packet));
   Flush();

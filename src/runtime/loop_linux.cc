@@ -26,8 +26,9 @@ void Loop::Watch(int fd, std::function<short()> wants, std::function<void(short)
 }
 
 void Loop::Watch(int fd, std::function<void()> readable) {
-  Watch(fd, [] { return static_cast<short>(POLLIN); },
-        [readable = std::move(readable)](short) { readable(); });
+  Watch(
+      fd, [] { return static_cast<short>(POLLIN); },
+      [readable = std::move(readable)](short) { readable(); });
 }
 
 void Loop::Forget(int fd) { watched_.erase(fd); }

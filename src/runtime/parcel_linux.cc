@@ -131,8 +131,8 @@ Parcel Parcel::FromFd(UniqueFd fd, std::size_t size) {
   auto content = std::make_shared<Content>();
   content->size = size;
   // Opened again, so that whoever gets the descriptor from here can read and nothing else.
-  content->fd = UniqueFd(
-      ::open(fmt::format("/proc/self/fd/{}", fd.get()).c_str(), O_RDONLY | O_CLOEXEC));
+  content->fd =
+      UniqueFd(::open(fmt::format("/proc/self/fd/{}", fd.get()).c_str(), O_RDONLY | O_CLOEXEC));
   if (!content->fd) content->fd = std::move(fd);
   return Parcel(std::move(content));
 }

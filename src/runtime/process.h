@@ -15,11 +15,11 @@ namespace orca::runtime {
 struct Program {
   std::vector<std::string> command;
   std::map<std::string, std::string> environment = {};  ///< Added to this process's own.
-  std::string directory = {};                            ///< Empty: this process's.
+  std::string directory = {};                           ///< Empty: this process's.
 };
 
-/// Starts `program` with `link` as its descriptor 3, in a session of its own: a terminal's signals do
-/// not reach it. Safe in a process with threads. Throws kUnavailable when it cannot be started.
+/// Starts `program` with `link` as its descriptor 3, in a session of its own: a terminal's signals
+/// do not reach it. Safe in a process with threads. Throws kUnavailable when it cannot be started.
 pid_t StartDetached(const Program& program, const UniqueFd& link);
 
 /// Starts `program` with `link` as its descriptor 3, and with its outputs where the other two lead.
@@ -32,6 +32,10 @@ std::string DescribeExit(int wait_status);
 
 /// Processes that this one has to reap: its children, and orphans of those if it is a subreaper.
 std::vector<pid_t> Children();
+
+/// When a process began, in clock ticks since boot: with its number it names a process for good. 0
+/// when there is none.
+double StartTime(pid_t pid);
 
 /// How many processes the kernel has killed in this process's cgroup for want of memory.
 long OomKills();

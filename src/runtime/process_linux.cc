@@ -1,5 +1,3 @@
-#include "runtime/process.h"
-
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <spawn.h>
@@ -14,6 +12,7 @@
 
 #include "orca/core/error.h"
 #include "orca/core/host.h"
+#include "runtime/process.h"
 
 extern char** environ;
 
@@ -46,9 +45,19 @@ std::vector<std::string> Environment(const Program& program) {
   return all;
 }
 
+// /proc/PID/stat after the name: state, parent, ... Empty when there is no such process.
+std::string StatFields(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::stringstream text;
+  text << file.rdbuf();
+  const std::string stat = text.str();
+  const auto end = stat.rfind(") ");
+  return end == std::string::npos ? "" : stat.substr(end + 2);
+}
+
 [[noreturn]] void ThrowCannotStart(const Program& program, int error) {
-  throw Error(Code::kUnavailable, fmt::format("cannot start {}: {}", program.command.at(0),
-                                              DescribeLimitError(error)));
+  throw Error(Code::kUnavailable,
+              fmt::format("cannot start {}: {}", program.command.at(0), DescribeLimitError(error)));
 }
 
 }  // namespace
@@ -69,12 +78,11 @@ pid_t StartDetached(const Program& program, const UniqueFd& link) {
   sigfillset(&all);
   posix_spawnattr_setsigmask(&attributes, &none);
   posix_spawnattr_setsigdefault(&attributes, &all);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK |
-                                            POSIX_SPAWN_SETSIGDEF);
+  posix_spawnattr_setflags(&attributes,
+                           POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   pid_t pid = -1;
-  const int error =
-      ::posix_spawn(&pid, arguments.get()[0], &actions, &attributes, arguments.get(),
-                    environment.get());
+  const int error = ::posix_spawn(&pid, arguments.get()[0], &actions, &attributes, arguments.get(),
+                                  environment.get());
   posix_spawn_file_actions_destroy(&actions);
   posix_spawnattr_destroy(&attributes);
   if (error != 0) ThrowCannotStart(program, error);
@@ -99,8 +107,8 @@ pid_t StartBound(const Program& program, const UniqueFd& link, const UniqueFd& o
   ::dup2(errors.get(), STDERR_FILENO);
   ::dup2(high.get(), kLinkFd);
   if (!program.directory.empty() && ::chdir(program.directory.c_str()) != 0) {
-    const std::string text = fmt::format("cannot enter {}: {}\n", program.directory,
-                                         std::strerror(errno));
+    const std::string text =
+        fmt::format("cannot enter {}: {}\n", program.directory, std::strerror(errno));
     [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
     ::_exit(127);
   }
@@ -133,8 +141,7 @@ long OomKills() {
     const auto last = line.rfind(':');
     if (last == std::string::npos) continue;
     const std::string path = line.substr(last + 1);
-    const std::string file = line.starts_with("0::")
-                                 ? "/sys/fs/cgroup" + path + "/memory.events"
+    const std::string file = line.starts_with("0::") ? "/sys/fs/cgroup" + path + "/memory.events"
                              : line.find(":memory:") != std::string::npos
                                  ? "/sys/fs/cgroup/memory" + path + "/memory.oom_control"
                                  : "";
@@ -146,14 +153,18 @@ long OomKills() {
   return 0;
 }
 
+double StartTime(pid_t pid) {
+  std::istringstream fields(StatFields(pid));
+  std::string field;
+  for (int i = 0; i < 20 && fields >> field; ++i) {
+  }
+  return field.empty() ? 0 : std::strtod(field.c_str(), nullptr);
+}
+
 std::string ProcessState(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::stringstream text;
-  text << file.rdbuf();
-  const std::string stat = text.str();
-  const auto end = stat.rfind(") ");
-  if (end == std::string::npos) return "gone";
-  switch (stat[end + 2]) {
+  const std::string fields = StatFields(pid);
+  if (fields.empty()) return "gone";
+  switch (fields[0]) {
     case 'T':
     case 't':
       return "stopped";

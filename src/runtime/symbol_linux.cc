@@ -1,5 +1,3 @@
-#include "runtime/symbol.h"
-
 #include <elf.h>
 #include <fmt/format.h>
 #include <link.h>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "orca/core/error.h"
+#include "runtime/symbol.h"
 
 namespace orca::runtime {
 namespace {
@@ -48,8 +47,8 @@ int AddModule(dl_phdr_info* info, std::size_t /*size*/, void* modules) {
     if (part.p_type == PT_LOAD)
       module.end = std::max(module.end, info->dlpi_addr + part.p_vaddr + part.p_memsz);
     if (part.p_type == PT_NOTE && module.build.empty())
-      module.build = BuildIdIn(
-          {reinterpret_cast<const char*>(info->dlpi_addr + part.p_vaddr), part.p_memsz});
+      module.build =
+          BuildIdIn({reinterpret_cast<const char*>(info->dlpi_addr + part.p_vaddr), part.p_memsz});
   }
   if (module.file.empty()) module.file = "the program";
   static_cast<std::vector<Module>*>(modules)->push_back(std::move(module));
@@ -69,10 +68,11 @@ Symbol SymbolOf(void (*function)()) {
   for (const Module& module : LoadedModules()) {
     if (address < module.base || address >= module.end) continue;
     if (module.build.empty()) {
-      throw Error(Code::kInvalidArgument,
-                  fmt::format("{} has no build id, so that workers cannot tell whether they run the "
-                              "same build; link it with -Wl,--build-id",
-                              module.file));
+      throw Error(
+          Code::kInvalidArgument,
+          fmt::format("{} has no build id, so that workers cannot tell whether they run the "
+                      "same build; link it with -Wl,--build-id",
+                      module.file));
     }
     return {.module = module.file, .build = module.build, .offset = address - module.base};
   }

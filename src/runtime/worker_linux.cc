@@ -265,10 +265,8 @@ std::shared_ptr<comm::Communicator> Worker::Communicator() {
 }
 
 void Worker::Log(const std::string& logger, int level, const std::string& text) {
-  state_->Tell({.head = {{"op", "log"},
-                         {"logger", logger},
-                         {"level", level},
-                         {"text", Shortened(text)}}});
+  state_->Tell(
+      {.head = {{"op", "log"}, {"logger", logger}, {"level", level}, {"text", Shortened(text)}}});
 }
 
 }  // namespace orca::runtime

@@ -20,13 +20,14 @@ class Controller;
 
 /// What a context may use, and its time limits.
 struct ContextOptions {
-  int cores = 0;             ///< 0: all that the affinity mask and the cgroup allow.
-  std::size_t memory = 0;    ///< Bytes; 0: what the cgroup allows.
-  std::string agent;         ///< The program "orca"; empty: the one beside the library.
-  bool prints = true;        ///< Events are printed here; otherwise take them with NextEvent.
+  int cores = 0;           ///< 0: all that the affinity mask and the cgroup allow.
+  std::size_t memory = 0;  ///< Bytes; 0: what the cgroup allows.
+  std::string agent;       ///< The program "orca"; empty: the one beside the library.
+  bool prints = true;      ///< Events are printed here; otherwise take them with NextEvent.
   std::chrono::milliseconds start_timeout{60000};  ///< For agents and nurseries to begin.
-  std::chrono::milliseconds silence{5000};  ///< A worker without a sign of life for so long is lost.
-  std::chrono::milliseconds grace{2000};    ///< For a cancelled function to stop; then it is killed.
+  std::chrono::milliseconds silence{
+      5000};                              ///< A worker without a sign of life for so long is lost.
+  std::chrono::milliseconds grace{2000};  ///< For a cancelled function to stop; then it is killed.
 };
 
 /// How a nursery (see Nursery) of some kind is started.
@@ -58,11 +59,11 @@ struct RunSpec {
 
 /// Why a call failed: the first cause, in words and for programs.
 struct RunFailure {
-  std::string text;        ///< Names rank, host, process and cause.
+  std::string text;  ///< Names rank, host, process and cause.
   int rank = -1;
-  std::string type;        ///< Of the function's exception; empty when the process died.
+  std::string type;  ///< Of the function's exception; empty when the process died.
   std::string traceback;
-  Parcel parcel;           ///< The exception itself, for the front end.
+  Parcel parcel;                    ///< The exception itself, for the front end.
   std::vector<std::string> others;  ///< One line for each other rank that failed, too.
   bool cancelled = false;
 };
@@ -84,9 +85,9 @@ class ORCA_API Run {
 struct Event {
   enum class Kind { kOutput, kLog, kNotice };
   Kind kind = Kind::kNotice;
-  int rank = -1;    ///< -1: not a worker.
-  int level = 20;   ///< As in Python's logging.
-  int stream = 0;   ///< 0: standard output, 1: standard error.
+  int rank = -1;   ///< -1: not a worker.
+  int level = 20;  ///< As in Python's logging.
+  int stream = 0;  ///< 0: standard output, 1: standard error.
   std::string logger;
   std::string text;
 };

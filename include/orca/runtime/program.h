@@ -32,8 +32,8 @@ using runtime::Context;
 using runtime::ContextOptions;
 using runtime::OnFailure;
 
-/// The first statement of main, in a program that runs functions on workers. In a worker it does not
-/// return.
+/// The first statement of main, in a program that runs functions on workers. In a worker it does
+/// not return.
 ORCA_API void Init(int argc, char** argv);
 
 /// Where a function runs: its number, how many run it, and the group that connects them. Outside of
@@ -159,9 +159,8 @@ auto Run(Context& context, const RunOptions& options, R (*function)(A...), Given
   static_assert(sizeof...(A) == sizeof...(Given), "give as many arguments as the function takes");
   std::vector<std::vector<std::byte>> packed{
       program::Coder<std::remove_cvref_t<A>>::Pack(std::forward<Given>(arguments))...};
-  const auto run =
-      program::Submit(context, options, reinterpret_cast<void (*)()>(function),
-                      &program::CallPacked<R, A...>, std::move(packed));
+  const auto run = program::Submit(context, options, reinterpret_cast<void (*)()>(function),
+                                   &program::CallPacked<R, A...>, std::move(packed));
   const auto results = program::Collect(*run);
   if constexpr (!std::is_void_v<R>) {
     std::vector<std::remove_cvref_t<R>> values;

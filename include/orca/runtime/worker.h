@@ -44,8 +44,9 @@ ORCA_API bool IsEcho(Code code);
 
 /// The link of a worker process to its agent.
 ///
-/// A thread of its own says that the process is alive, takes cancellations, and ends the process and
-/// its children when the agent is gone. Next, Done, Failed and Communicator belong to one thread.
+/// A thread of its own says that the process is alive, takes cancellations, and ends the process
+/// and its children when the agent is gone. Next, Done, Failed and Communicator belong to one
+/// thread.
 class ORCA_API Worker {
  public:
   /// `agent` comes from Birth. Call it after the fork.

@@ -77,7 +77,7 @@ TEST_F(LinkTest, AClosedEndIsSaidAndSendingToItHarmsNobody) {
 
 TEST_F(LinkTest, WhatIsNoMessageIsRefused) {
   for (const std::string& junk : {std::string("x"), std::string("\xff\xff\xff\xff junk"),
-                                 std::string("\4\0\0\0abcd", 8), std::string("\1\0\0\0\x93", 5)}) {
+                                  std::string("\4\0\0\0abcd", 8), std::string("\1\0\0\0\x93", 5)}) {
     ASSERT_EQ(::send(a.fd(), junk.data(), junk.size(), 0), static_cast<ssize_t>(junk.size()));
     EXPECT_THROW(b.Receive(), Error) << junk;
   }

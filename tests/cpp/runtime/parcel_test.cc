@@ -33,7 +33,8 @@ void ExpectParts(const Parcel& parcel, const std::vector<Bytes>& expected) {
   const auto parts = parcel.Parts();
   ASSERT_EQ(parts.size(), expected.size());
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    EXPECT_TRUE(std::equal(parts[i].begin(), parts[i].end(), expected[i].begin(), expected[i].end()))
+    EXPECT_TRUE(
+        std::equal(parts[i].begin(), parts[i].end(), expected[i].begin(), expected[i].end()))
         << "part " << i;
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(parts[i].data()) % 8, 0U);
   }
@@ -72,7 +73,8 @@ TEST(ParcelTest, AReceiverCannotWriteToTheMemoryItself) {
   const Parcel received = Received(PackAll({SomeBytes(1 << 20, 1)}));
   const char byte = 1;
   EXPECT_EQ(::pwrite(received.fd(), &byte, 1, 0), -1);
-  EXPECT_EQ(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, received.fd(), 0), MAP_FAILED);
+  EXPECT_EQ(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, received.fd(), 0),
+            MAP_FAILED);
 }
 
 TEST(ParcelTest, MemoryThatCouldShrinkIsRefused) {
@@ -85,8 +87,8 @@ TEST(ParcelTest, DamagedBytesAreRefusedAndNeverReadOutside) {
   const Parcel parcel = PackAll({SomeBytes(10, 1), SomeBytes(100, 2)});
   const Bytes good(parcel.bytes().begin(), parcel.bytes().end());
   for (std::size_t size = 0; size < good.size(); ++size) {
-    EXPECT_THROW(Parcel::FromBytes({good.begin(), good.begin() + static_cast<ssize_t>(size)}).Parts(),
-                 Error)
+    EXPECT_THROW(
+        Parcel::FromBytes({good.begin(), good.begin() + static_cast<ssize_t>(size)}).Parts(), Error)
         << size;
   }
   std::mt19937 random(3);

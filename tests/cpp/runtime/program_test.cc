@@ -81,7 +81,9 @@ int DieOnce(std::string file, int rank) {
   return WorldSize() * 1'000'000 + ::getpid() % 1'000'000;
 }
 
-void Sleep(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
+void Sleep(int milliseconds) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+}
 
 void Print(std::string text) { std::printf("%s %d\n", text.c_str(), Rank()); }
 
@@ -139,10 +141,13 @@ TEST_F(ProgramTest, ResultsComeInTheOrderOfRanks) {
 
 TEST_F(ProgramTest, ArgumentsOfEveryKindTravel) {
   Start(2);
-  EXPECT_THAT(orca::Run(*context, {}, Sum, std::vector<double>{1, 2, 3.5}, 2.0), ElementsAre(13.0, 13.0));
-  EXPECT_THAT(orca::Run(*context, {}, Greet, "Ada"), ElementsAre("hello Ada from 0", "hello Ada from 1"));
+  EXPECT_THAT(orca::Run(*context, {}, Sum, std::vector<double>{1, 2, 3.5}, 2.0),
+              ElementsAre(13.0, 13.0));
+  EXPECT_THAT(orca::Run(*context, {}, Greet, "Ada"),
+              ElementsAre("hello Ada from 0", "hello Ada from 1"));
   const std::vector<std::byte> bytes(20 << 20, std::byte{3});
-  EXPECT_THAT(orca::Run(*context, {}, SumOf, std::span<const std::byte>(bytes)), Each(3U * bytes.size()));
+  EXPECT_THAT(orca::Run(*context, {}, SumOf, std::span<const std::byte>(bytes)),
+              Each(3U * bytes.size()));
 }
 
 TEST_F(ProgramTest, WorkersStayWarmAndKeepTheirGroup) {
@@ -164,8 +169,11 @@ TEST_F(ProgramTest, F34AnExceptionNamesItsRankAndStopsTheOthers) {
 
 TEST_F(ProgramTest, F01F02ASignalIsNamedWithItsRank) {
   Start(3);
-  for (const auto& [signal, name] : std::vector<std::pair<int, std::string>>{
-           {SIGKILL, "SIGKILL"}, {SIGSEGV, "SIGSEGV"}, {SIGABRT, "SIGABRT"}, {SIGTERM, "SIGTERM"}}) {
+  for (const auto& [signal, name] :
+       std::vector<std::pair<int, std::string>>{{SIGKILL, "SIGKILL"},
+                                                {SIGSEGV, "SIGSEGV"},
+                                                {SIGABRT, "SIGABRT"},
+                                                {SIGTERM, "SIGTERM"}}) {
     const auto error = FailureOf([&] { orca::Run(*context, {}, SignalOn, 2, signal); });
     EXPECT_EQ(error.failure().rank, 2) << error.what();
     EXPECT_THAT(error.what(), HasSubstr("(" + name + ")"));
@@ -196,8 +204,7 @@ TEST_F(ProgramTest, ADeadWorkerIsReplacedAndTheSurvivorsKeepTheirProcesses) {
   Start(3);
   const auto before = orca::Run(*context, {}, Pid);
   const std::string file = ::testing::TempDir() + "orca-died-" + std::to_string(::getpid());
-  const auto after =
-      orca::Run(*context, {.on_failure = OnFailure::kRestart}, DieOnce, file, 1);
+  const auto after = orca::Run(*context, {.on_failure = OnFailure::kRestart}, DieOnce, file, 1);
   ::unlink(file.c_str());
   ASSERT_EQ(after.size(), 3U);
   EXPECT_EQ(after[0], 3'000'000 + before[0] % 1'000'000);
@@ -230,9 +237,9 @@ TEST_F(ProgramTest, AnExceptionIsNeverRetried) {
 
 TEST_F(ProgramTest, WhatDoesNotStopWhenCancelledIsKilled) {
   Start(1);
-  const auto run = program::Submit(*context, {}, reinterpret_cast<void (*)()>(&Sleep),
-                                   &program::CallPacked<void, int>,
-                                   {program::Coder<int>::Pack(3'600'000)});
+  const auto run =
+      program::Submit(*context, {}, reinterpret_cast<void (*)()>(&Sleep),
+                      &program::CallPacked<void, int>, {program::Coder<int>::Pack(3'600'000)});
   EXPECT_FALSE(run->Wait(std::chrono::milliseconds(100)));
   run->Cancel("it is no longer wanted");
   ASSERT_TRUE(run->Wait(std::chrono::seconds(5)));
@@ -271,9 +278,9 @@ TEST_F(ProgramTest, ChildrenOfADeadWorkerAreEndedWithIt) {
 
 TEST_F(ProgramTest, F51ALostAgentIsNamedAndCallsEnd) {
   Start(2);
-  const auto run = program::Submit(*context, {}, reinterpret_cast<void (*)()>(&Sleep),
-                                   &program::CallPacked<void, int>,
-                                   {program::Coder<int>::Pack(3'600'000)});
+  const auto run =
+      program::Submit(*context, {}, reinterpret_cast<void (*)()>(&Sleep),
+                      &program::CallPacked<void, int>, {program::Coder<int>::Pack(3'600'000)});
   EXPECT_FALSE(run->Wait(std::chrono::milliseconds(100)));
   const auto children = runtime::Children();
   ASSERT_EQ(children.size(), 1U);

@@ -1,0 +1,140 @@
+#include "orca/runtime/event_log.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <random>
+
+#include "orca/core/error.h"
+#include "runtime/process.h"
+
+namespace orca::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+
+class EventLogTest : public ::testing::Test {
+ protected:
+  EventLogTest() {
+    std::string folder = ::testing::TempDir() + "orca-log-XXXXXX";
+    home = ::mkdtemp(folder.data());
+    ::setenv("ORCA_HOME", home.c_str(), 1);
+  }
+  ~EventLogTest() override {
+    ::unsetenv("ORCA_HOME");
+    fs::remove_all(home);
+  }
+  fs::path home;
+};
+
+Record Numbered(int i) {
+  return {.time = 1000.5 + i,
+          .what = "step",
+          .rank = i % 3,
+          .text = std::string(static_cast<std::size_t>(i % 50), 'x') + "\xc3\xa9",
+          .numbers = {{"loss", 1.0 / (i + 1)}, {"step", i}}};
+}
+
+void ExpectEqual(const Record& a, const Record& b) {
+  EXPECT_EQ(a.time, b.time);
+  EXPECT_EQ(a.what, b.what);
+  EXPECT_EQ(a.rank, b.rank);
+  EXPECT_EQ(a.text, b.text);
+  EXPECT_EQ(a.numbers, b.numbers);
+}
+
+TEST_F(EventLogTest, AReaderFollowsWhatIsWritten) {
+  EventLog log = EventLog::Create(home / "log");
+  EventReader reader(home / "log");
+  EXPECT_FALSE(reader.Next());
+  for (int i = 0; i < 1000; ++i) {
+    log.Append(Numbered(i));
+    if (i % 7 != 0) continue;
+    static int next = 0;
+    while (const auto record = reader.Next()) ExpectEqual(*record, Numbered(next++));
+    EXPECT_EQ(next, i + 1);
+  }
+}
+
+TEST_F(EventLogTest, ATornTailIsSkippedAndReadWhenItIsCompleted) {
+  std::vector<std::byte> bytes;
+  for (int i = 0; i < 3; ++i) {
+    const auto record = Encode(Numbered(i));
+    bytes.insert(bytes.end(), record.begin(), record.end());
+  }
+  const std::size_t two = Encode(Numbered(0)).size() + Encode(Numbered(1)).size();
+  for (std::size_t cut = two; cut < bytes.size(); ++cut) {
+    const fs::path path = home / ("torn" + std::to_string(cut));
+    std::ofstream(path, std::ios::binary)
+        .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(cut));
+    EventReader reader(path);
+    ExpectEqual(*reader.Next(), Numbered(0));
+    ExpectEqual(*reader.Next(), Numbered(1));
+    EXPECT_FALSE(reader.Next());
+    EXPECT_FALSE(reader.damaged());
+    std::ofstream(path, std::ios::binary | std::ios::app)
+        .write(reinterpret_cast<const char*>(bytes.data()) + cut,
+               static_cast<std::streamsize>(bytes.size() - cut));
+    ExpectEqual(*reader.Next(), Numbered(2));
+  }
+}
+
+TEST_F(EventLogTest, FlippedBytesNeverGiveAWrongRecord) {
+  std::vector<std::byte> bytes;
+  for (int i = 0; i < 3; ++i) {
+    const auto record = Encode(Numbered(i));
+    bytes.insert(bytes.end(), record.begin(), record.end());
+  }
+  for (std::size_t at = 0; at < bytes.size(); ++at) {
+    auto damaged = bytes;
+    damaged[at] ^= std::byte{0x41};
+    const fs::path path = home / "flipped";
+    std::ofstream(path, std::ios::binary | std::ios::trunc)
+        .write(reinterpret_cast<const char*>(damaged.data()),
+               static_cast<std::streamsize>(damaged.size()));
+    EventReader reader(path);
+    int count = 0;
+    while (const auto record = reader.Next()) ExpectEqual(*record, Numbered(count++));
+    EXPECT_LT(count, 3);
+  }
+}
+
+TEST_F(EventLogTest, TheLastRunsAreKept) {
+  for (int i = 0; i < 12; ++i) {
+    const RunFolder run = NewRunFolder("run-" + std::to_string(100 + i), 10);
+    struct stat info {};
+    ASSERT_EQ(::stat(run.path.c_str(), &info), 0);
+    EXPECT_EQ(info.st_mode & 0777, 0700U);
+  }
+  const auto runs = ListRuns();
+  ASSERT_EQ(runs.size(), 10U);
+  EXPECT_EQ(FindRun("run-111").id, "run-111");
+  EXPECT_THROW(FindRun("run-1"), Error);
+  EXPECT_THROW(FindRun("nothing"), Error);
+}
+
+TEST_F(EventLogTest, ARunWhoseDriverIsGoneIsLost) {
+  const auto write = [&](const std::string& id, double pid, double started, bool stopped) {
+    const RunFolder run = NewRunFolder(id);
+    EventLog log = EventLog::Create(run.path / "events.log");
+    log.Append({.what = "context", .numbers = {{"pid", pid}, {"started", started}, {"cores", 2}}});
+    log.Append({.what = "call", .numbers = {{"call", 1}, {"attempt", 0}}});
+    log.Append({.what = "call", .numbers = {{"call", 1}, {"attempt", 1}}});
+    if (stopped) log.Append({.what = "stopped"});
+    return Summarize(run);
+  };
+  const double me = StartTime(::getpid());
+  EXPECT_GT(me, 0);
+  EXPECT_EQ(write("a", ::getpid(), me, false).state, "running");
+  EXPECT_EQ(write("b", ::getpid(), me - 1, false).state, "lost");  // another process had the number
+  EXPECT_EQ(write("c", 4'000'000, 5, false).state, "lost");
+  EXPECT_EQ(write("d", ::getpid(), me, true).state, "stopped");
+  EXPECT_EQ(Summarize(FindRun("a")).calls, 1);
+}
+
+}  // namespace
+}  // namespace orca::runtime
