@@ -163,12 +163,11 @@ class _Context:
 
     def _print_events(self) -> None:
         while True:
-            event = self.native.next_event(0.5)
-            if event is None:
-                if self._stopped.is_set():
-                    return
-                continue
-            _show(*event)
+            event: Any = self.native.next_event(0.5)
+            if event is not None:
+                _show(*event)
+            elif self._stopped.is_set():
+                return
 
 
 def _show(kind: int, rank: int, level: int, stream: int, logger: str, text: str) -> None:

@@ -77,6 +77,7 @@ class Controller {
   void AgentLost(const std::string& why);
   void Schedule();
   void Begin(const std::shared_ptr<Job>& job);
+  std::uint64_t IdleWorker(const std::string& kind, const std::vector<std::uint64_t>& taken);
   std::shared_ptr<Group> GroupOf(const std::vector<std::uint64_t>& members);
   void HearDone(Message message);
   void HearFailed(Message message);

@@ -415,22 +415,21 @@ void Controller::Schedule() {
 
 void Controller::Begin(const std::shared_ptr<Job>& job) {
   const auto world = static_cast<std::size_t>(job->spec.workers);
-  job->members.clear();
+  // Who survived keeps its rank, unless the group shrank.
+  std::erase_if(job->members, [&](std::uint64_t& id) {
+    const bool lives = workers_.contains(id);
+    if (!lives) id = 0;
+    return !lives && job->spec.on_failure == OnFailure::kShrink;
+  });
   job->running.clear();
   job->causes.clear();
   job->concluding = false;
   job->again = false;
   job->gathered.assign(world, {});
   job->sequences.assign(world, 0);
-  for (auto& [id, worker] : workers_) {
-    if (job->members.size() == world) break;
-    if (worker.call == 0 && worker.kind == job->spec.kind) job->members.push_back(id);
-  }
-  while (job->members.size() < world) {
-    const std::uint64_t id = ++last_worker_;
-    workers_[id] = {.id = id, .kind = job->spec.kind};
-    job->members.push_back(id);
-  }
+  job->members.resize(world, 0);
+  for (std::uint64_t& id : job->members)
+    if (id == 0) id = IdleWorker(job->spec.kind, job->members);
   Json members = Json::array();
   for (std::size_t rank = 0; rank < world; ++rank) {
     Worker& worker = workers_.at(job->members[rank]);
@@ -464,6 +463,18 @@ void Controller::Begin(const std::shared_ptr<Job>& job) {
                          {"store", store_address_},
                          {"secret", secret_.ToHex()}},
                 .parcel = job->spec.parcel});
+}
+
+// One of `kind` that is not among `taken`, the oldest first, or a new one.
+std::uint64_t Controller::IdleWorker(const std::string& kind,
+                                     const std::vector<std::uint64_t>& taken) {
+  for (const auto& [id, worker] : workers_) {
+    if (worker.call == 0 && worker.kind == kind && std::ranges::find(taken, id) == taken.end())
+      return id;
+  }
+  const std::uint64_t id = ++last_worker_;
+  workers_[id] = {.id = id, .kind = kind};
+  return id;
 }
 
 // The same workers in the same order go on with the group that they have, if none of them has been
