@@ -131,17 +131,22 @@ void BindContext(nb::module_& m) {
   nb::class_<Context>(m, "Context")
       .def_static(
           "start",
-          [](int cores, std::size_t memory, double silence) {
+          [](int cores, std::size_t memory, double silence, int nodes, const std::string& address,
+             const std::string& secret_file, double timeout) {
             runtime::ContextOptions options;
             options.cores = cores;
             options.memory = memory;
             options.silence = Milliseconds(silence);
             options.grace = options.silence * 2 / 5;
             options.prints = false;
+            options.nodes = nodes;
+            options.address = address;
+            options.secret_file = secret_file;
+            options.start_timeout = Milliseconds(timeout);
             const nb::gil_scoped_release released;
             return Context::Start(options);
           },
-          "cores"_a, "memory"_a, "silence"_a)
+          "cores"_a, "memory"_a, "silence"_a, "nodes"_a, "address"_a, "secret_file"_a, "timeout"_a)
       .def_prop_ro("cores", &Context::cores)
       .def_prop_ro("memory", &Context::memory)
       .def_prop_ro("plan", &Context::plan)
@@ -213,6 +218,7 @@ void BindWorker(nb::module_& m) {
       .def_ro("local_world", &runtime::Task::local_world)
       .def_ro("node", &runtime::Task::node)
       .def_ro("attempt", &runtime::Task::attempt)
+      .def_ro("master", &runtime::Task::master)
       .def_ro("threads", &runtime::Task::threads)
       .def_ro("cpus", &runtime::Task::cpus)
       .def("take_parts",

@@ -12,5 +12,6 @@ from orca._native import _core
 
 def main() -> NoReturn:
     """Runs ``orca`` with this program's arguments."""
+    os.environ.setdefault("ORCA_PYTHON", sys.executable)  # for the workers of an agent
     program = Path(_core.__file__).parent / "orca"
     os.execv(program, [str(program), *sys.argv[1:]])

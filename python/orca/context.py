@@ -14,7 +14,6 @@ import atexit
 import logging
 import os
 import re
-import socket
 import sys
 import threading
 from pathlib import Path
@@ -35,13 +34,24 @@ def init_orca_context(
     cluster_mode: str = "local",
     cores: int | str | None = None,
     memory: int | str | None = None,
+    *,
+    num_nodes: int = 1,
+    address: str = "",
+    secret_file: str | os.PathLike[str] = "",
+    timeout: float = 60.0,
 ) -> OrcaContext:
     """Starts the processes that run the program's functions.
 
     Args:
-        cluster_mode: ``"local"``: this machine.
+        cluster_mode: ``"local"``: this machine. ``"join"``: machines whose agents join this
+            program: ``orca agent --join HOST:PORT --secret-file F`` on each.
         cores: How many cores to use; ``"*"`` or None: all that this process may use.
         memory: How much memory to use, in bytes or as ``"10g"``; None: what the cgroup allows.
+        num_nodes: For ``"join"``: how many agents to wait for.
+        address: For ``"join"``: where to wait, ``"host:port"``.
+        secret_file: For ``"join"``: a file of mode 0600 with 64 hex digits, the same on all
+            machines.
+        timeout: Seconds for the agents to join.
 
     Returns:
         The context; there is one at a time.
@@ -58,16 +68,31 @@ def init_orca_context(
         >>> orca.stop_orca_context()
     """
     global _current
-    if cluster_mode != "local":
+    if cluster_mode not in ("local", "join"):
         raise InvalidArgumentError(
-            f'cluster_mode="{cluster_mode}" is not in this release; give "local"'
+            f'cluster_mode="{cluster_mode}" is not in this release; give "local" or "join"'
+        )
+    joining = cluster_mode == "join"
+    if joining and num_nodes < 1:
+        raise InvalidArgumentError(
+            f"num_nodes {num_nodes} is not positive; give how many to wait for"
         )
     with _lock:
         if _current is not None:
             raise FailedPreconditionError(
                 "there is an Orca context already; call orca.stop_orca_context() first"
             )
-        _current = _Context(_read_cores(cores), _read_memory(memory))
+        _current = _Context(
+            _core.Context.start(
+                _read_cores(cores),
+                _read_memory(memory),
+                float(os.environ.get("ORCA_SILENCE", "5")),
+                num_nodes if joining else 0,
+                address,
+                os.fspath(secret_file),
+                timeout,
+            )
+        )
     return OrcaContext()
 
 
@@ -110,15 +135,13 @@ def current_context() -> _Context:
 
 
 class _Context:
-    def __init__(self, cores: int, memory: int) -> None:
+    def __init__(self, native: Any) -> None:
         from orca import worker
 
         self._worker = worker
         self._kinds: set[str] = set()
-        self.native = _core.Context.start(cores, memory, float(os.environ.get("ORCA_SILENCE", "5")))
+        self.native = native
         self._environment = dict(os.environ)
-        self._cpus = os.sched_getaffinity(0)
-        self._master_port = _free_port()
         self._stopped = threading.Event()
         self._printer = threading.Thread(target=self._print_events, name="orca-events", daemon=True)
         self._printer.start()
@@ -151,8 +174,6 @@ class _Context:
             "path": list(sys.path),
             "directory": str(Path.cwd()),
             "log_level": logging.getLogger().level,
-            "master_port": self._master_port,
-            "cpus": self._cpus,
         }
 
     def stop(self) -> None:
@@ -181,12 +202,6 @@ def _show(kind: int, rank: int, level: int, stream: int, logger: str, text: str)
         where = logging.getLogger(name)
         if where.isEnabledFor(level):
             where.log(level, "%s%s", f"[rank {rank}] " if rank >= 0 else "", text)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _read_cores(cores: int | str | None) -> int:

@@ -102,6 +102,7 @@ class _Worker:
         self._native = native
         self._begins = begins
         self._threads = 0
+        self._cpus = os.sched_getaffinity(0)
         self._inside = False  # the user's function
         random.seed()
         np.random.seed()
@@ -154,16 +155,17 @@ class _Worker:
         if Path.cwd() != Path(setting["directory"]):
             os.chdir(setting["directory"])
         logging.getLogger().setLevel(setting["log_level"])
+        address, _, port = task.master.rpartition(":")
         os.environ |= {
             "RANK": str(task.rank),
             "WORLD_SIZE": str(task.world),
             "LOCAL_RANK": str(task.local_rank),
             "LOCAL_WORLD_SIZE": str(task.local_world),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(setting["master_port"]),
+            "MASTER_ADDR": address.strip("[]"),
+            "MASTER_PORT": port,
             "OMP_NUM_THREADS": str(task.threads),
         }
-        os.sched_setaffinity(0, task.cpus or setting["cpus"])
+        os.sched_setaffinity(0, task.cpus or self._cpus)
         if task.threads != self._threads:
             self._threads = task.threads
             for begin in self._begins:

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <exception>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,7 +29,8 @@ constexpr std::string_view kUsage =
     "orca ps                list the runs in $ORCA_HOME (default ~/.orca), newest last\n"
     "orca logs RUN [-f]     print what a run's workers said and what happened; -f: follow it\n"
     "orca version           print the version\n"
-    "orca agent --fd N      serve the driver at the other end of descriptor N\n";
+    "orca agent --join HOST:PORT --secret-file FILE\n"
+    "                       serve a driver on another machine\n";
 
 std::string LocalTime(double seconds, const char* format) {
   const auto whole = static_cast<std::time_t>(seconds);
@@ -40,10 +42,15 @@ std::string LocalTime(double seconds, const char* format) {
 }
 
 int Agent(Arguments arguments) {
-  if (arguments.size() != 2 || arguments[0] != "--fd") {
-    throw Error(Code::kInvalidArgument, "\"orca agent\" is started by a driver; see \"orca help\"");
+  std::map<std::string, std::string> given;
+  for (std::size_t i = 0; i + 1 < arguments.size(); i += 2) given[arguments[i]] = arguments[i + 1];
+  if (given.size() == 1 && given.contains("--fd")) {
+    orca::runtime::RunAgent(orca::UniqueFd(std::atoi(given["--fd"].c_str())));
+  } else if (given.size() == 2 && given.contains("--join") && given.contains("--secret-file")) {
+    orca::runtime::JoinAsAgent(given["--join"], given["--secret-file"]);
+  } else {
+    throw Error(Code::kInvalidArgument, "orca agent --join HOST:PORT --secret-file FILE");
   }
-  orca::runtime::RunAgent(orca::UniqueFd(std::atoi(arguments[1].c_str())));
   return 0;
 }
 

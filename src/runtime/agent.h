@@ -22,7 +22,8 @@ namespace orca::runtime {
 /// One thread; everything happens in its loop.
 class Agent {
  public:
-  explicit Agent(std::unique_ptr<Link> driver);
+  /// `host` is where the driver was reached, empty when it is on this machine.
+  Agent(std::unique_ptr<Link> driver, std::string host);
   ~Agent();
   void Run();
 
@@ -87,6 +88,8 @@ class Agent {
 
   Loop loop_;
   std::unique_ptr<Link> driver_;
+  std::string driver_host_;
+  Clock::time_point driver_heard_;
   bool stopping_ = false;
   UniqueFd signals_;
   std::map<std::string, Nursery> nurseries_;

@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <netdb.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -9,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 #include <utility>
@@ -16,6 +18,8 @@
 #include "orca/core/error.h"
 #include "orca/core/host.h"
 #include "orca/core/log.h"
+#include "orca/net/handshake.h"
+#include "orca/net/socket.h"
 #include "orca/runtime/agent.h"
 #include "runtime/agent.h"
 
@@ -30,9 +34,34 @@ constexpr std::size_t kLongestLine = std::size_t{16} << 10;
 constexpr std::size_t kDriverBacklog = std::size_t{4} << 20;
 constexpr int kNurseryTries = 3;
 constexpr milliseconds kStatusWait(500);
+constexpr std::chrono::seconds kJoinTimeout(60);
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// The address of this end of `socket` with a port that is free now.
+std::string FreeAddress(int socket, bool is_unix) {
+  std::string host = "127.0.0.1";
+  sockaddr_storage mine{};
+  socklen_t length = sizeof mine;
+  std::array<char, NI_MAXHOST> text{};
+  if (!is_unix && ::getsockname(socket, reinterpret_cast<sockaddr*>(&mine), &length) == 0 &&
+      ::getnameinfo(reinterpret_cast<sockaddr*>(&mine), length, text.data(), text.size(), nullptr,
+                    0, NI_NUMERICHOST) == 0) {
+    host = mine.ss_family == AF_INET6 ? fmt::format("[{}]", text.data()) : text.data();
+  }
+  std::string bound;
+  const UniqueFd listener = net::ListenTcp(host + ":0", &bound);
+  return bound;
+}
+
+// A driver that listens everywhere says so; this node knows where it was reached.
+std::string Reachable(const std::string& address, const std::string& driver_host) {
+  const std::size_t colon = address.rfind(':');
+  const std::string host = address.substr(0, colon);
+  const bool everywhere = host == "0.0.0.0" || host == "[::]";
+  return everywhere && !driver_host.empty() ? driver_host + address.substr(colon) : address;
 }
 
 std::pair<UniqueFd, UniqueFd> MakePipe() {
@@ -46,7 +75,11 @@ std::pair<UniqueFd, UniqueFd> MakePipe() {
 
 }  // namespace
 
-Agent::Agent(std::unique_ptr<Link> driver) : driver_(std::move(driver)), oom_kills_(OomKills()) {
+Agent::Agent(std::unique_ptr<Link> driver, std::string host)
+    : driver_(std::move(driver)),
+      driver_host_(std::move(host)),
+      driver_heard_(Clock::now()),
+      oom_kills_(OomKills()) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   sigset_t watched;
   sigemptyset(&watched);
@@ -67,7 +100,9 @@ void Agent::Run() {
   driver_->Send({.head = {{"op", "hello"},
                           {"host", HostName()},
                           {"pid", ::getpid()},
-                          {"cpus", AllowedCpus().count()},
+                          {"cores", std::max(1, std::min(static_cast<int>(AllowedCpus().count()),
+                                                         CgroupCpuLimit()))},
+                          {"master", FreeAddress(driver_->fd(), driver_host_.empty())},
                           {"version", ORCA_VERSION}}});
   WatchForSilence();
   loop_.Run();
@@ -79,9 +114,12 @@ void Agent::Run() {
 void Agent::HandleDriver() {
   try {
     driver_->Flush();
-    while (auto message = driver_->Receive()) Obey(std::move(*message));
+    while (auto message = driver_->Receive()) {
+      driver_heard_ = Clock::now();
+      Obey(std::move(*message));
+    }
   } catch (const Error& error) {
-    if (error.code() != Code::kPeerLost) throw;
+    if (error.code() != Code::kPeerLost && error.code() != Code::kUnauthenticated) throw;
     loop_.Forget(driver_->fd());
     loop_.Stop();
   }
@@ -140,7 +178,8 @@ void Agent::Call(Message message) {
                                                      : std::vector<int>{}},
                  {"group", head.at("group")},
                  {"generation", head.at("generation")},
-                 {"store", head.at("store")},
+                 {"master", head.at("master")},
+                 {"store", Reachable(head.at("store").get<std::string>(), driver_host_)},
                  {"secret", head.at("secret")}};
     worker.task = std::move(task);
     worker.parcel = message.parcel;
@@ -179,6 +218,10 @@ void Agent::StartNursery(Nursery& nursery) {
   auto [errors, errors_end] = MakePipe();
   Program program = nursery.program;
   program.environment["ORCA_NURSERY"] = "3";
+  // Another machine may keep its interpreter elsewhere; whoever started this agent knows.
+  if (const char* python = std::getenv("ORCA_PYTHON");
+      python != nullptr && nursery.kind.starts_with("python"))
+    program.command.at(0) = python;
   nursery.pid = StartBound(program, theirs, output_end, errors_end);
   nursery.ready = false;
   nursery.link = std::make_unique<UnixLink>(std::move(mine));
@@ -397,6 +440,16 @@ void Agent::CloseWorker(Worker& worker) {
 
 void Agent::WatchForSilence() {
   const auto now = Clock::now();
+  if (!driver_host_.empty()) {
+    // Only who reaches the driver goes on. A driver on this machine may be stopped in a debugger.
+    driver_->Send({.head = {{"op", "beat"}}});
+    if (now - driver_heard_ > 2 * silence_) {
+      Log(LogLevel::kError,
+          fmt::format("the driver at {} is silent; this agent stops", driver_host_));
+      loop_.Stop();
+      return;
+    }
+  }
   for (auto& [id, worker] : workers_) {
     if (worker.pid <= 0 || now - worker.heard < silence_ || worker.killed_for_silence) continue;
     worker.killed_for_silence = true;
@@ -521,6 +574,18 @@ void Agent::TellOutput(const Worker* worker, const std::string& kind, int stream
                           {"text", std::move(text)}}});
 }
 
-void RunAgent(UniqueFd driver) { Agent(std::make_unique<UnixLink>(std::move(driver))).Run(); }
+void RunAgent(UniqueFd driver) { Agent(std::make_unique<UnixLink>(std::move(driver)), "").Run(); }
+
+void JoinAsAgent(const std::string& address, const std::string& secret_file) {
+  const net::Secret secret = net::Secret::FromFile(secret_file);
+  const Deadline deadline = Deadline::After(kJoinTimeout);
+  UniqueFd socket = net::ConnectTcp(std::span(&address, 1), deadline);
+  const net::Hello hello{.job = net::HashName("orca"), .role = kAgentRole};
+  const net::SessionKeys keys = net::ConnectHandshake(socket.get(), secret, hello, deadline);
+  Log(LogLevel::kInfo, fmt::format("joined the driver at {}", address));
+  Agent(std::make_unique<TcpLink>(std::move(socket), keys, net::SealedChannel::Side::kClient),
+        address.substr(0, address.rfind(':')))
+      .Run();
+}
 
 }  // namespace orca::runtime

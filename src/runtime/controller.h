@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "orca/comm/store.h"
+#include "orca/net/acceptor.h"
 #include "orca/net/secret.h"
 #include "orca/runtime/context.h"
 #include "orca/runtime/event_log.h"
@@ -45,7 +46,7 @@ class Controller {
   explicit Controller(const ContextOptions& options);
   ~Controller();
 
-  int cores() const { return cores_; }
+  int cores() const { return cores_.load(); }
   std::size_t memory() const { return memory_; }
   const std::string& plan() const { return plan_; }
   void Prepare(const NurserySpec& spec);
@@ -61,8 +62,22 @@ class Controller {
     std::vector<std::uint64_t> members;
     bool broken = false;  // a rank was lost, or they are not at the same call
   };
+  /// A machine with an agent.
+  struct Node {
+    int index = 0;
+    std::unique_ptr<Link> link;
+    pid_t pid = -1;  // of an agent that this process started
+    bool remote = false;
+    bool joined = false;
+    bool lost = false;
+    std::string host;
+    std::string master;  // "address:port" where torch's ranks may meet, if rank 0 is here
+    int cores = 0;
+    Loop::Clock::time_point heard;
+  };
   struct Worker {
     std::uint64_t id = 0;
+    int node = 0;
     std::string kind;
     pid_t pid = -1;
     std::uint64_t call = 0;  // 0: idle
@@ -71,17 +86,25 @@ class Controller {
   };
 
   void StartAgent();
-  void AwaitAgent();
-  void HandleAgent();
-  void Hear(Message message);
-  void AgentLost(const std::string& why);
+  void ListenForAgents();
+  void AddNode(std::unique_ptr<Link> link, pid_t pid);
+  void AwaitAgents();
+  void HandleAgent(Node& node);
+  void Hear(Node& node, Message message);
+  void HearHello(Node& node, const Json& head);
+  void AgentLost(Node& node, const std::string& why);
+  void WatchForSilence();
+  void ReapAgents();
   void Schedule();
   void Begin(const std::shared_ptr<Job>& job);
-  std::uint64_t IdleWorker(const std::string& kind, const std::vector<std::uint64_t>& taken);
+  std::vector<int> NodesOfRanks(int world) const;
+  std::uint64_t IdleWorker(const std::string& kind, int node,
+                           const std::vector<std::uint64_t>& taken);
   std::shared_ptr<Group> GroupOf(const std::vector<std::uint64_t>& members);
   void HearDone(Message message);
   void HearFailed(Message message);
   void HearExited(Message message);
+  void WorkerLost(std::uint64_t id, Cause cause);
   void AddCause(const std::shared_ptr<Job>& job, Cause cause);
   void Conclude(std::uint64_t call, int attempt);
   void Finish(const std::shared_ptr<Job>& job);
@@ -90,6 +113,7 @@ class Controller {
   void CancelJob(std::uint64_t call, const std::string& reason);
   std::shared_ptr<Job> FindJob(std::uint64_t call) const;
   RunFailure Describe(const Job& job) const;
+  const std::string& HostOf(const Worker& worker) const;
   void Tell(Event event);
   void OpenLog();
   void Note(const std::string& what, int rank, const std::string& text,
@@ -97,7 +121,7 @@ class Controller {
   void FailAll(const std::string& why);
 
   ContextOptions options_;
-  int cores_ = 0;
+  std::atomic<int> cores_ = 0;  // grows when agents join
   std::size_t memory_ = 0;
   std::string id_;
   net::Secret secret_;
@@ -108,10 +132,9 @@ class Controller {
 
   // The loop's thread only.
   Loop loop_;
-  std::unique_ptr<UnixLink> agent_;
-  pid_t agent_pid_ = -1;
-  std::string host_;
-  std::set<std::string> kinds_;
+  std::vector<std::unique_ptr<Node>> nodes_;
+  std::unique_ptr<net::Acceptor> acceptor_;
+  std::map<std::string, NurserySpec> nurseries_;
   std::map<std::uint64_t, Worker> workers_;
   std::uint64_t last_generation_ = 0;
   std::optional<EventLog> log_;
@@ -120,13 +143,14 @@ class Controller {
   std::map<std::uint64_t, std::shared_ptr<Job>> jobs_;
   std::deque<std::shared_ptr<Job>> waiting_;
   int busy_ = 0;      // workers of running jobs
-  std::string lost_;  // why the agent is gone
+  std::string lost_;  // why no node is left
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::deque<Event> events_;
   std::uint64_t last_call_ = 0;
-  bool joined_ = false;
+  int joined_ = 0;  // nodes
+  std::string joined_hosts_;
   std::string join_error_;
   bool stopped_ = false;
   std::jthread thread_;

@@ -16,6 +16,9 @@
 #include "orca/core/error.h"
 #include "orca/core/host.h"
 #include "orca/core/log.h"
+#include "orca/net/handshake.h"
+#include "orca/net/socket.h"
+#include "orca/runtime/agent.h"
 #include "runtime/controller.h"
 #include "runtime/process.h"
 
@@ -30,6 +33,7 @@ milliseconds Collect(const ContextOptions& options) { return options.silence / 2
 milliseconds CollectEchoes(const ContextOptions& options) { return options.silence / 5; }
 constexpr milliseconds kStopWait(5000);
 constexpr milliseconds kNotedCalls(50);
+constexpr milliseconds kJoinReport(10'000);
 constexpr std::size_t kMaxEvents = 100'000;
 
 // "orca" lies beside the library, as in a wheel and in the build tree, or in the bin of its prefix.
@@ -68,6 +72,14 @@ void Print(const Event& event) {
   std::FILE* const out = event.stream == 0 ? stdout : stderr;
   std::fputs(text.c_str(), out);
   std::fflush(out);
+}
+
+void SendNursery(Link& agent, const NurserySpec& spec) {
+  agent.Send({.head = {{"op", "nursery"},
+                       {"kind", spec.kind},
+                       {"command", spec.command},
+                       {"environment", spec.environment},
+                       {"directory", spec.directory}}});
 }
 
 double Now() {
@@ -167,15 +179,22 @@ Controller::Controller(const ContextOptions& options)
         fmt::format("memory={} is more than the {} that are left ({})", HumanBytes(options.memory),
                     HumanBytes(left.bytes), left.limit));
   memory_ = options.memory > 0 ? options.memory : left.bytes;
-  store_ = comm::ServeTcpStore("127.0.0.1:0", secret_, &store_address_);
+  const std::string host = options.nodes > 0 ? options.address.substr(0, options.address.rfind(':'))
+                                             : std::string("127.0.0.1");
+  store_ = comm::ServeTcpStore(host + ":0", secret_, &store_address_);
   OpenLog();
-  StartAgent();
+  if (options.nodes > 0) {
+    ListenForAgents();
+  } else {
+    StartAgent();
+  }
+  WatchForSilence();
   thread_ = std::jthread([this] {
     ::pthread_setname_np(::pthread_self(), "orca-driver");
     loop_.Run();
   });
   try {
-    AwaitAgent();
+    AwaitAgents();
   } catch (...) {
     Stop();
     throw;
@@ -186,29 +205,81 @@ Controller::~Controller() { Stop(); }
 
 void Controller::StartAgent() {
   auto [mine, theirs] = UnixLink::Pair();
-  agent_pid_ =
+  const pid_t pid =
       StartDetached({.command = {FindAgent(options_.agent), "agent", "--fd", "3"}}, theirs);
-  agent_ = std::make_unique<UnixLink>(std::move(mine));
-  loop_.Watch(
-      agent_->fd(),
-      [this] { return static_cast<short>(agent_->wants_write() ? POLLIN | POLLOUT : POLLIN); },
-      [this](short) { HandleAgent(); });
-  agent_->Send({.head = {{"op", "settings"},
-                         {"silence", options_.silence.count()},
-                         {"grace", options_.grace.count()}}});
+  AddNode(std::make_unique<UnixLink>(std::move(mine)), pid);
 }
 
-void Controller::AwaitAgent() {
+void Controller::ListenForAgents() {
+  if (options_.secret_file.empty())
+    throw Error(
+        Code::kInvalidArgument,
+        "secret_file is missing; give a file of mode 0600 with 64 hex digits, the same that "
+        "the agents get");
+  if (options_.address.rfind(':') == std::string::npos)
+    throw Error(Code::kInvalidArgument,
+                fmt::format("address \"{}\" has no port; give \"host:port\"", options_.address));
+  std::string bound;
+  acceptor_ = std::make_unique<net::Acceptor>(
+      net::Secret::FromFile(options_.secret_file),
+      [](const net::Hello& hello) {
+        if (hello.role != kAgentRole)
+          throw Error(Code::kUnauthenticated, "it is no agent of this release");
+      },
+      [this](net::Acceptor::Connection connection) {
+        AddNode(std::make_unique<TcpLink>(std::move(connection.socket), connection.keys,
+                                          net::SealedChannel::Side::kServer),
+                -1);
+      });
+  acceptor_->Listen(net::ListenTcp(options_.address, &bound), false);
+  Log(LogLevel::kInfo, fmt::format("waiting at {} for {} agent{}", bound, options_.nodes,
+                                   options_.nodes == 1 ? "" : "s"));
+  loop_.Include([this](std::vector<pollfd>& fds) { acceptor_->AppendPollFds(fds); },
+                [this] { acceptor_->Handle(); });
+}
+
+void Controller::AddNode(std::unique_ptr<Link> link, pid_t pid) {
+  auto node = std::make_unique<Node>();
+  node->index = static_cast<int>(nodes_.size());
+  node->link = std::move(link);
+  node->pid = pid;
+  node->remote = pid < 0;
+  node->heard = Loop::Clock::now();
+  Node* const added = node.get();
+  nodes_.push_back(std::move(node));
+  loop_.Watch(
+      added->link->fd(),
+      [added] {
+        return static_cast<short>(added->link->wants_write() ? POLLIN | POLLOUT : POLLIN);
+      },
+      [this, added](short) { HandleAgent(*added); });
+  added->link->Send({.head = {{"op", "settings"},
+                              {"silence", options_.silence.count()},
+                              {"grace", options_.grace.count()}}});
+  for (const auto& [kind, spec] : nurseries_) SendNursery(*added->link, spec);
+}
+
+void Controller::AwaitAgents() {
+  const Deadline deadline = Deadline::After(options_.start_timeout);
+  const int wanted = std::max(1, options_.nodes);
   std::unique_lock lock(mutex_);
-  const bool heard = changed_.wait_for(lock, options_.start_timeout,
-                                       [this] { return joined_ || !join_error_.empty(); });
+  while (join_error_.empty() && joined_ < wanted) {
+    const auto nap = std::min(deadline.Left(), kJoinReport);
+    if (changed_.wait_for(lock, nap, [&] { return joined_ >= wanted || !join_error_.empty(); }))
+      continue;
+    const std::string state = fmt::format("{} of {} agents have joined{}", joined_, wanted,
+                                          joined_hosts_.empty() ? "" : ": " + joined_hosts_);
+    if (deadline.Passed())
+      throw Error(Code::kTimeout,
+                  fmt::format("{} within {:.0f} s; start the others with \"orca agent --join {} "
+                              "--secret-file F\"",
+                              state, std::chrono::duration<double>(options_.start_timeout).count(),
+                              options_.address));
+    Log(LogLevel::kInfo, state + "; waiting for the others");
+  }
   if (!join_error_.empty()) throw Error(Code::kUnavailable, join_error_);
-  if (!heard)
-    throw Error(Code::kTimeout,
-                fmt::format("the agent (process {}) did not answer within {:.0f} s", agent_pid_,
-                            std::chrono::duration<double>(options_.start_timeout).count()));
-  plan_ = fmt::format("context {}: {} core{} and {} of memory on {}, agent {}", id_, cores_,
-                      cores_ == 1 ? "" : "s", HumanBytes(memory_), host_, agent_pid_);
+  plan_ = fmt::format("context {}: {} core{} and {} of memory on {}", id_, cores(),
+                      cores() == 1 ? "" : "s", HumanBytes(memory_), joined_hosts_);
 }
 
 void Controller::Stop() {
@@ -225,28 +296,38 @@ void Controller::Stop() {
   if (thread_.joinable()) {
     loop_.Post([this] {
       FailAll("the context was stopped");
-      agent_->Send({.head = {{"op", "stop"}}});
+      for (const auto& node : nodes_) node->link->Send({.head = {{"op", "stop"}}});
     });
     loop_.Stop();
     thread_.join();
   }
-  agent_.reset();  // whatever it is at, it stops now
-  const Deadline deadline = Deadline::After(kStopWait);
-  while (agent_pid_ > 0) {
-    int status = 0;
-    const pid_t ended = ::waitpid(agent_pid_, &status, WNOHANG);
-    if (ended == agent_pid_ || (ended < 0 && errno == ECHILD)) break;
-    if (deadline.Passed()) {
-      ::kill(agent_pid_, SIGKILL);
-      ::waitpid(agent_pid_, &status, 0);
-      break;
-    }
-    std::this_thread::sleep_for(milliseconds(1));
-  }
-  agent_pid_ = -1;
+  ReapAgents();
   store_.reset();
   Note("stopped", -1, "");
   log_.reset();
+}
+
+// An agent whose connection is closed stops, whatever it is at.
+void Controller::ReapAgents() {
+  const Deadline deadline = Deadline::After(kStopWait);
+  std::vector<pid_t> agents;
+  for (const auto& node : nodes_)
+    if (node->pid > 0) agents.push_back(node->pid);
+  nodes_.clear();
+  acceptor_.reset();
+  for (const pid_t pid : agents) {
+    int status = 0;
+    for (;;) {
+      const pid_t ended = ::waitpid(pid, &status, WNOHANG);
+      if (ended == pid || (ended < 0 && errno == ECHILD)) break;
+      if (deadline.Passed()) {
+        ::kill(pid, SIGKILL);
+        ::waitpid(pid, &status, 0);
+        break;
+      }
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  }
 }
 
 // A run without a log is better than none.
@@ -258,7 +339,7 @@ void Controller::OpenLog() {
     return;
   }
   Note("context", -1, id_,
-       {{"pid", ::getpid()}, {"started", StartTime(::getpid())}, {"cores", cores_}});
+       {{"pid", ::getpid()}, {"started", StartTime(::getpid())}, {"cores", cores()}});
 }
 
 void Controller::Note(const std::string& what, int rank, const std::string& text,
@@ -272,50 +353,100 @@ void Controller::Prepare(const NurserySpec& spec) {
   if (spec.command.empty())
     throw Error(Code::kInvalidArgument, "a nursery needs a command to start it");
   loop_.Post([this, spec] {
-    if (!lost_.empty() || !kinds_.insert(spec.kind).second) return;
-    agent_->Send({.head = {{"op", "nursery"},
-                           {"kind", spec.kind},
-                           {"command", spec.command},
-                           {"environment", spec.environment},
-                           {"directory", spec.directory}}});
+    if (!nurseries_.emplace(spec.kind, spec).second) return;
+    for (const auto& node : nodes_)
+      if (!node->lost) SendNursery(*node->link, spec);
   });
 }
 
 // --- the agent
 
-void Controller::HandleAgent() {
+void Controller::HandleAgent(Node& node) {
   try {
-    agent_->Flush();
-    while (auto message = agent_->Receive()) Hear(std::move(*message));
+    node.link->Flush();
+    while (auto message = node.link->Receive()) {
+      node.heard = Loop::Clock::now();
+      Hear(node, std::move(*message));
+    }
   } catch (const Error& error) {
-    loop_.Forget(agent_->fd());
-    AgentLost(error.what());
+    AgentLost(node, error.what());
   }
 }
 
-void Controller::AgentLost(const std::string& why) {
-  int status = 0;
+// Its workers are gone, or will be before anybody listens to them again.
+void Controller::AgentLost(Node& node, const std::string& why) {
+  if (node.lost) return;
+  node.lost = true;
+  loop_.Forget(node.link->fd());
   std::string how = why;
-  for (int tries = 0; tries < 100; ++tries) {
-    if (::waitpid(agent_pid_, &status, WNOHANG) == agent_pid_) {
+  for (int tries = 0; node.pid > 0 && tries < 100; ++tries) {
+    int status = 0;
+    if (::waitpid(node.pid, &status, WNOHANG) == node.pid) {
       how = DescribeExit(status);
-      agent_pid_ = -1;
-      break;
+      node.pid = -1;
+    } else {
+      std::this_thread::sleep_for(milliseconds(1));
     }
-    std::this_thread::sleep_for(milliseconds(1));
   }
-  Note("agent lost", -1, how);
-  lost_ = fmt::format(
-      "the agent of node 0 ({}) {}; its workers are lost. Stop the context and start "
-      "a new one",
-      host_.empty() ? "this machine" : host_, how);
-  FailAll(lost_);
+  const std::string text = fmt::format("the agent of node {} ({}) is lost: it {}", node.index,
+                                       node.host.empty() ? "unknown" : node.host, how);
+  Note("agent lost", -1, text);
+  {
+    const std::lock_guard lock(mutex_);
+    if (!node.joined) join_error_ = text;
+    changed_.notify_all();
+  }
+  if (std::ranges::all_of(nodes_, [](const auto& other) { return other->lost; })) {
+    lost_ = text + "; its workers are lost. Stop the context and start a new one";
+    FailAll(lost_);
+    return;
+  }
+  std::vector<std::uint64_t> gone;
+  for (const auto& [id, worker] : workers_)
+    if (worker.node == node.index) gone.push_back(id);
+  for (const std::uint64_t id : gone) {
+    WorkerLost(id, {.host = node.host,
+                    .pid = workers_.at(id).pid,
+                    .time = Now(),
+                    .died = true,
+                    .text = "was lost with its node: " + text});
+  }
+}
+
+// Only for other machines: nothing says that they are gone.
+void Controller::WatchForSilence() {
+  const auto now = Loop::Clock::now();
+  for (const auto& node : nodes_) {
+    if (!node->remote || node->lost) continue;
+    node->link->Send({.head = {{"op", "beat"}}});
+    if (now - node->heard > 2 * options_.silence) {
+      AgentLost(*node, fmt::format("gave no sign of life for {:.1f} s",
+                                   std::chrono::duration<double>(now - node->heard).count()));
+    }
+  }
+  loop_.At(now + options_.silence / 5, [this] { WatchForSilence(); });
+}
+
+void Controller::HearHello(Node& node, const Json& head) {
+  node.host = head.at("host").get<std::string>();
+  node.master = head.at("master").get<std::string>();
+  node.cores = node.remote ? head.at("cores").get<int>() : cores();
+  const auto version = head.at("version").get<std::string>();
   const std::lock_guard lock(mutex_);
-  if (!joined_) join_error_ = lost_;
+  if (version != ORCA_VERSION) {
+    join_error_ = fmt::format(
+        "the agent on {} is of version {}, this program of {}; install the same on both", node.host,
+        version, ORCA_VERSION);
+  }
+  node.joined = true;
+  if (node.remote && options_.cores == 0) cores_ = (joined_ == 0 ? 0 : cores()) + node.cores;
+  joined_hosts_ += fmt::format("{}{} (agent {})", joined_hosts_.empty() ? "" : ", ", node.host,
+                               head.at("pid").get<int>());
+  ++joined_;
   changed_.notify_all();
 }
 
-void Controller::Hear(Message message) {
+void Controller::Hear(Node& node, Message message) {
   const std::string op = message.head.value("op", "");
   if (op == "done") {
     HearDone(std::move(message));
@@ -347,17 +478,7 @@ void Controller::Hear(Message message) {
                                 "OMP_NUM_THREADS=1 and import less before orca",
                                 message.head.at("kind").get<std::string>(), threads)});
   } else if (op == "hello") {
-    const auto version = message.head.at("version").get<std::string>();
-    host_ = message.head.at("host").get<std::string>();
-    const std::lock_guard lock(mutex_);
-    if (version != ORCA_VERSION) {
-      join_error_ = fmt::format(
-          "the agent on {} is of version {}, this program of {}; install the "
-          "same on both",
-          host_, version, ORCA_VERSION);
-    }
-    joined_ = true;
-    changed_.notify_all();
+    HearHello(node, message.head);
   }
 }
 
@@ -376,7 +497,7 @@ std::shared_ptr<Run> Controller::Submit(RunSpec spec) {
     throw Error(Code::kInvalidArgument,
                 fmt::format("max_restarts {} is negative; 0 means never", spec.max_restarts));
   if (spec.workers == 0) spec.workers = cores_;
-  if (spec.threads == 0) spec.threads = std::max(1, cores_ / spec.workers);
+  if (spec.threads == 0) spec.threads = std::max(1, cores() / spec.workers);
   std::shared_ptr<Job> job;
   {
     const std::lock_guard lock(mutex_);
@@ -416,11 +537,9 @@ void Controller::Schedule() {
 void Controller::Begin(const std::shared_ptr<Job>& job) {
   const auto world = static_cast<std::size_t>(job->spec.workers);
   // Who survived keeps its rank, unless the group shrank.
-  std::erase_if(job->members, [&](std::uint64_t& id) {
-    const bool lives = workers_.contains(id);
-    if (!lives) id = 0;
-    return !lives && job->spec.on_failure == OnFailure::kShrink;
-  });
+  for (std::uint64_t& id : job->members)
+    if (!workers_.contains(id)) id = 0;
+  if (job->spec.on_failure == OnFailure::kShrink) std::erase(job->members, 0U);
   job->running.clear();
   job->causes.clear();
   job->concluding = false;
@@ -428,15 +547,18 @@ void Controller::Begin(const std::shared_ptr<Job>& job) {
   job->gathered.assign(world, {});
   job->sequences.assign(world, 0);
   job->members.resize(world, 0);
-  for (std::uint64_t& id : job->members)
-    if (id == 0) id = IdleWorker(job->spec.kind, job->members);
-  Json members = Json::array();
+  const std::vector<int> places = NodesOfRanks(job->spec.workers);
+  for (std::size_t rank = 0; rank < world; ++rank) {
+    std::uint64_t& id = job->members[rank];
+    if (id == 0) id = IdleWorker(job->spec.kind, places[rank], job->members);
+  }
+  std::map<int, Json> members;  // of each node
   for (std::size_t rank = 0; rank < world; ++rank) {
     Worker& worker = workers_.at(job->members[rank]);
     worker.call = job->call;
     worker.rank = static_cast<int>(rank);
     job->running.insert(static_cast<int>(rank));
-    members.push_back({rank, worker.id});
+    members[worker.node].push_back({rank, worker.id});
   }
   job->group = GroupOf(job->members);
   // Calls in quick succession would fill the disk; their numbers still count them.
@@ -449,31 +571,57 @@ void Controller::Begin(const std::shared_ptr<Job>& job) {
           {"threads", job->spec.threads},
           {"attempt", job->attempt}});
   const bool pin = job->spec.workers * job->spec.threads == cores_;
-  agent_->Send({.head = {{"op", "call"},
-                         {"call", job->call},
-                         {"kind", job->spec.kind},
-                         {"members", std::move(members)},
-                         {"world", world},
-                         {"node", 0},
-                         {"attempt", job->attempt},
-                         {"threads", job->spec.threads},
-                         {"pin", pin},
-                         {"group", "run-" + id_},
-                         {"generation", job->group->generation},
-                         {"store", store_address_},
-                         {"secret", secret_.ToHex()}},
-                .parcel = job->spec.parcel});
+  const std::string& master =
+      nodes_[static_cast<std::size_t>(workers_.at(job->members[0]).node)]->master;
+  for (auto& [node, ranks] : members) {
+    nodes_[static_cast<std::size_t>(node)]->link->Send(
+        {.head = {{"op", "call"},
+                  {"call", job->call},
+                  {"kind", job->spec.kind},
+                  {"members", std::move(ranks)},
+                  {"world", world},
+                  {"node", node},
+                  {"attempt", job->attempt},
+                  {"threads", job->spec.threads},
+                  {"pin", pin},
+                  {"master", master},
+                  {"group", "run-" + id_},
+                  {"generation", job->group->generation},
+                  {"store", store_address_},
+                  {"secret", secret_.ToHex()}},
+         .parcel = job->spec.parcel});
+  }
 }
 
-// One of `kind` that is not among `taken`, the oldest first, or a new one.
-std::uint64_t Controller::IdleWorker(const std::string& kind,
+// A block of ranks for each node, in proportion to its cores.
+std::vector<int> Controller::NodesOfRanks(int world) const {
+  std::map<int, int> counts;
+  for (int rank = 0; rank < world; ++rank) {
+    const Node* emptiest = nullptr;
+    for (const auto& node : nodes_) {
+      if (node->lost || !node->joined) continue;
+      if (emptiest == nullptr ||
+          (counts[node->index] + 1) * emptiest->cores < (counts[emptiest->index] + 1) * node->cores)
+        emptiest = node.get();
+    }
+    ++counts[emptiest->index];
+  }
+  std::vector<int> places;
+  for (const auto& [node, count] : counts)
+    places.insert(places.end(), static_cast<std::size_t>(count), node);
+  return places;
+}
+
+// One of `kind` on `node` that is not among `taken`, the oldest first, or a new one.
+std::uint64_t Controller::IdleWorker(const std::string& kind, int node,
                                      const std::vector<std::uint64_t>& taken) {
   for (const auto& [id, worker] : workers_) {
-    if (worker.call == 0 && worker.kind == kind && std::ranges::find(taken, id) == taken.end())
+    if (worker.call == 0 && worker.kind == kind && worker.node == node &&
+        std::ranges::find(taken, id) == taken.end())
       return id;
   }
   const std::uint64_t id = ++last_worker_;
-  workers_[id] = {.id = id, .kind = kind};
+  workers_[id] = {.id = id, .node = node, .kind = kind};
   return id;
 }
 
@@ -509,7 +657,7 @@ void Controller::HearFailed(Message message) {
   if (worker != workers_.end()) worker->second.call = 0;
   if (!job || !job->running.contains(rank)) return;
   AddCause(job, {.rank = rank,
-                 .host = host_,
+                 .host = worker == workers_.end() ? "" : HostOf(worker->second),
                  .pid = worker == workers_.end() ? -1 : worker->second.pid,
                  .time = head.at("time").get<double>(),
                  .echo = head.value("echo", false),
@@ -525,19 +673,28 @@ void Controller::HearExited(Message message) {
   const auto id = head.at("worker").get<std::uint64_t>();
   const auto worker = workers_.find(id);
   if (worker == workers_.end()) return;
+  WorkerLost(id, {.host = HostOf(worker->second),
+                  .pid = head.at("pid").get<pid_t>(),
+                  .time = head.at("time").get<double>(),
+                  .died = true,
+                  .text = head.at("how").get<std::string>(),
+                  .last_lines = head.at("last").get<std::string>()});
+}
+
+void Controller::WorkerLost(std::uint64_t id, Cause cause) {
+  const auto worker = workers_.find(id);
   const auto job = FindJob(worker->second.call);
-  const int rank = worker->second.rank;
+  cause.rank = worker->second.rank;
   if (worker->second.group) worker->second.group->broken = true;
   workers_.erase(worker);
-  if (!job || !job->running.contains(rank)) return;
-  AddCause(job, {.rank = rank,
-                 .host = host_,
-                 .pid = head.at("pid").get<pid_t>(),
-                 .time = head.at("time").get<double>(),
-                 .died = true,
-                 .text = head.at("how").get<std::string>(),
-                 .last_lines = head.at("last").get<std::string>()});
+  if (!job || !job->running.contains(cause.rank)) return;
+  const int rank = cause.rank;
+  AddCause(job, std::move(cause));
   RankEnded(job, rank);
+}
+
+const std::string& Controller::HostOf(const Worker& worker) const {
+  return nodes_[static_cast<std::size_t>(worker.node)]->host;
 }
 
 void Controller::AddCause(const std::shared_ptr<Job>& job, Cause cause) {
@@ -595,8 +752,10 @@ void Controller::Conclude(std::uint64_t call, int attempt) {
 }
 
 void Controller::CancelOthers(const Job& job, const std::string& reason) {
-  if (job.running.empty() || !lost_.empty()) return;
-  agent_->Send({.head = {{"op", "cancel"}, {"call", job.call}, {"reason", reason}}});
+  if (job.running.empty()) return;
+  for (const auto& node : nodes_)
+    if (!node->lost)
+      node->link->Send({.head = {{"op", "cancel"}, {"call", job.call}, {"reason", reason}}});
 }
 
 void Controller::RankEnded(const std::shared_ptr<Job>& job, int rank) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "orca/core/unique_fd.h"
+#include "orca/net/channel.h"
 #include "orca/runtime/parcel.h"
 
 namespace orca::runtime {
@@ -69,6 +70,40 @@ class UnixLink final : public Link {
   std::deque<Packet> queue_;
   std::size_t queued_ = 0;
   std::vector<std::byte> buffer_;
+};
+
+/// Over TCP, after a handshake: between an agent and a driver on another host. Every frame is
+/// sealed; a long parcel goes in pieces. Descriptors cannot travel.
+class TcpLink final : public Link {
+ public:
+  TcpLink(UniqueFd socket, const net::SessionKeys& keys, net::SealedChannel::Side side);
+
+  void Send(Message message) override;
+  void Flush() override;
+  std::optional<Message> Receive() override;
+  bool wants_write() const override { return !unsent_.empty() || !queue_.empty(); }
+  std::size_t queued() const override { return queued_; }
+  int fd() const override { return socket_.get(); }
+
+ private:
+  struct Outgoing {
+    std::vector<std::byte> head;
+    Parcel parcel;
+    std::size_t sent = 0;  // bytes of the parcel
+  };
+  void SealNext();
+  std::optional<Message> Take(std::span<const std::byte> frame);
+
+  UniqueFd socket_;
+  net::SealedChannel channel_;
+  std::deque<Outgoing> queue_;
+  std::size_t queued_ = 0;
+  std::vector<std::byte> unsent_;  // of the frame that is being sent
+  std::size_t unsent_begin_ = 0;
+  bool broken_ = false;
+  // The message that is arriving.
+  Json head_;
+  std::optional<Parcel::Builder> parcel_;
 };
 
 /// Cuts the middle out of a text that is too long for a message.

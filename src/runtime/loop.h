@@ -1,6 +1,8 @@
 // One thread that waits for descriptors and times, and calls who asked for them.
 #pragma once
 
+#include <poll.h>
+
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -30,6 +32,9 @@ class Loop {
   /// As above, for input only.
   void Watch(int fd, std::function<void()> readable);
   void Forget(int fd);
+  /// For what has descriptors of its own that come and go: `append` adds them before each turn,
+  /// `handle` is called after it.
+  void Include(std::function<void(std::vector<pollfd>&)> append, std::function<void()> handle);
   /// Calls `call` once, at or soon after `when`.
   void At(Clock::time_point when, std::function<void()> call);
   /// Calls `call` in the next turn. Any thread.
@@ -52,6 +57,8 @@ class Loop {
 
   UniqueFd wake_;
   std::map<int, Watched> watched_;
+  std::function<void(std::vector<pollfd>&)> append_;
+  std::function<void()> handle_;
   std::uint64_t next_id_ = 1;
   std::multimap<Clock::time_point, std::function<void()>> timers_;
   std::mutex mutex_;  // guards posted_ and stopped_

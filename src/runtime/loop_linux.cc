@@ -14,6 +14,7 @@ namespace {
 
 // Nothing waits for longer, so that a lost wake-up (a bug) costs a second and no more.
 constexpr std::chrono::milliseconds kLongestNap(1000);
+constexpr std::chrono::milliseconds kNapOfOthers(100);
 
 }  // namespace
 
@@ -32,6 +33,11 @@ void Loop::Watch(int fd, std::function<void()> readable) {
 }
 
 void Loop::Forget(int fd) { watched_.erase(fd); }
+
+void Loop::Include(std::function<void(std::vector<pollfd>&)> append, std::function<void()> handle) {
+  append_ = std::move(append);
+  handle_ = std::move(handle);
+}
 
 void Loop::At(Clock::time_point when, std::function<void()> call) {
   timers_.emplace(when, std::move(call));
@@ -72,11 +78,13 @@ void Loop::Turn() {
     fds.push_back({.fd = fd, .events = events, .revents = 0});
     ids.push_back(watched.id);
   }
-  auto nap = kLongestNap;
+  const std::size_t watched_fds = fds.size();
+  if (append_) append_(fds);
+  auto nap = append_ ? kNapOfOthers : kLongestNap;
   if (!timers_.empty()) {
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(timers_.begin()->first - Clock::now());
-    nap = std::clamp(left, std::chrono::milliseconds(0), kLongestNap);
+    nap = std::clamp(left, std::chrono::milliseconds(0), nap);
   }
   ::poll(fds.data(), fds.size(), static_cast<int>(nap.count()));
   if (fds[0].revents != 0) {
@@ -84,7 +92,7 @@ void Loop::Turn() {
     [[maybe_unused]] const auto got = ::read(wake_.get(), &count, sizeof count);
   }
   RunPosted();
-  for (std::size_t i = 1; i < fds.size(); ++i) {
+  for (std::size_t i = 1; i < watched_fds; ++i) {
     if (fds[i].revents == 0) continue;
     const auto found = watched_.find(fds[i].fd);
     // A call before this one may have closed it, and another may have its number now.
@@ -92,6 +100,7 @@ void Loop::Turn() {
     const auto ready = found->second.ready;
     ready(fds[i].revents);
   }
+  if (handle_) handle_();
   RunTimers();
 }
 

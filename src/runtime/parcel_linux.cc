@@ -137,6 +137,24 @@ Parcel Parcel::FromFd(UniqueFd fd, std::size_t size) {
   return Parcel(std::move(content));
 }
 
+Parcel::Builder::Builder(std::size_t size) : size_(size) {
+  if (size > kInlineBytes) fd_ = NewMemory(size);
+}
+
+void Parcel::Builder::Append(std::span<const std::byte> piece) {
+  if (piece.size() > size_ - done_) ThrowDamaged("it is longer than announced");
+  if (fd_) {
+    WriteAt(fd_.get(), piece, done_);
+  } else {
+    inside_.insert(inside_.end(), piece.begin(), piece.end());
+  }
+  done_ += piece.size();
+}
+
+Parcel Parcel::Builder::Take() {
+  return fd_ ? FromFd(std::move(fd_), size_) : FromBytes(std::move(inside_));
+}
+
 std::size_t Parcel::size() const { return content_ ? content_->size : 0; }
 int Parcel::fd() const { return content_ ? content_->fd.get() : -1; }
 

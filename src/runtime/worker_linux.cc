@@ -46,6 +46,7 @@ Received ReadTask(Message message) {
   task.local_world = head.at("local_world").get<int>();
   task.node = head.at("node").get<int>();
   task.attempt = head.at("attempt").get<int>();
+  task.master = head.at("master").get<std::string>();
   task.threads = head.at("threads").get<int>();
   task.cpus = head.at("cpus").get<std::vector<int>>();
   task.parcel = std::move(message.parcel);

@@ -20,10 +20,13 @@ class Controller;
 
 /// What a context may use, and its time limits.
 struct ContextOptions {
-  int cores = 0;           ///< 0: all that the affinity mask and the cgroup allow.
-  std::size_t memory = 0;  ///< Bytes; 0: what the cgroup allows.
-  std::string agent;       ///< The program "orca"; empty: the one beside the library.
-  bool prints = true;      ///< Events are printed here; otherwise take them with NextEvent.
+  int cores = 0;            ///< 0: all that the affinity mask and the cgroup allow.
+  std::size_t memory = 0;   ///< Bytes; 0: what the cgroup allows.
+  std::string agent;        ///< The program "orca"; empty: the one beside the library.
+  int nodes = 0;            ///< 0: an agent on this machine. Else: wait for so many to join ...
+  std::string address;      ///< ... at this address ("host:port") ...
+  std::string secret_file;  ///< ... that know the secret in this file.
+  bool prints = true;       ///< Events are printed here; otherwise take them with NextEvent.
   std::chrono::milliseconds start_timeout{60000};  ///< For agents and nurseries to begin.
   std::chrono::milliseconds silence{
       5000};                              ///< A worker without a sign of life for so long is lost.
@@ -98,7 +101,8 @@ struct Event {
 /// process; so does the death of this process.
 class ORCA_API Context {
  public:
-  /// Starts an agent on this machine. Throws when it cannot be started.
+  /// Starts an agent on this machine, or waits for those of other machines to join. Throws when
+  /// that fails.
   static std::unique_ptr<Context> Start(const ContextOptions& options);
   ~Context();
 

@@ -26,6 +26,7 @@ class ORCA_API Parcel {
   Parcel() = default;
   /// Packs copies of `parts`, each 64-byte aligned. Throws kResourceExhausted when memory is short.
   static Parcel Pack(std::span<const std::span<const std::byte>> parts);
+  class Builder;
   /// A parcel that arrived; Parts() checks it.
   static Parcel FromBytes(std::vector<std::byte> bytes);
   static Parcel FromFd(UniqueFd fd, std::size_t size);
@@ -44,6 +45,24 @@ class ORCA_API Parcel {
   explicit Parcel(std::shared_ptr<Content> content) : content_(std::move(content)) {}
 
   std::shared_ptr<Content> content_;
+};
+
+/// A parcel of `size` bytes that arrives in pieces.
+class ORCA_API Parcel::Builder {
+ public:
+  /// Takes memory for it: throws kResourceExhausted when that is short.
+  explicit Builder(std::size_t size);
+  /// Adds the next piece; beyond `size` it throws kPeerLost.
+  void Append(std::span<const std::byte> piece);
+  bool complete() const { return done_ == size_; }
+  /// When complete.
+  Parcel Take();
+
+ private:
+  std::size_t size_;
+  std::size_t done_ = 0;
+  std::vector<std::byte> inside_;
+  UniqueFd fd_;
 };
 
 }  // namespace orca::runtime

@@ -25,6 +25,7 @@ struct Task {
   int local_world = 1;
   int node = 0;
   int attempt = 0;        ///< How often the call was begun anew.
+  std::string master;     ///< "address:port" on rank 0's node that was free when it joined.
   int threads = 1;        ///< For the function's own computations.
   std::vector<int> cpus;  ///< Where to run; empty: anywhere.
   Parcel parcel;          ///< The function and its arguments.
