@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "arrays.h"
 #include "orca/comm/communicator.h"
 
 namespace nb = nanobind;
@@ -31,58 +32,6 @@ using comm::Collective;
 using comm::Communicator;
 using comm::ConstBytes;
 using comm::DType;
-using Input = nb::ndarray<nb::ro>;
-using Output = nb::ndarray<>;
-
-// --- arrays
-
-std::optional<DType> EngineType(nb::dlpack::dtype type) {
-  using Code = nb::dlpack::dtype_code;
-  struct Known {
-    Code code;
-    int bits;
-    DType dtype;
-  };
-  static constexpr std::array<Known, 10> kKnown = {{{Code::Float, 64, DType::kFloat64},
-                                                    {Code::Float, 32, DType::kFloat32},
-                                                    {Code::Float, 16, DType::kFloat16},
-                                                    {Code::Bfloat, 16, DType::kBFloat16},
-                                                    {Code::Int, 8, DType::kInt8},
-                                                    {Code::Int, 16, DType::kInt16},
-                                                    {Code::Int, 32, DType::kInt32},
-                                                    {Code::Int, 64, DType::kInt64},
-                                                    {Code::UInt, 8, DType::kUInt8},
-                                                    {Code::Bool, 8, DType::kBool}}};
-  const auto found = std::ranges::find_if(kKnown, [type](const Known& known) {
-    return known.code == static_cast<Code>(type.code) && known.bits == type.bits && type.lanes == 1;
-  });
-  return found == kKnown.end() ? std::nullopt : std::optional(found->dtype);
-}
-
-template <typename Array>
-void CheckContiguous(const Array& array) {
-  std::int64_t expected = 1;
-  for (std::size_t i = array.ndim(); i-- > 0;) {
-    if (array.shape(i) != 1 && array.stride(i) != expected && array.size() != 0) {
-      throw Error(Code::kInvalidArgument,
-                  "the array is not contiguous; pass numpy.ascontiguousarray(array)");
-    }
-    expected *= static_cast<std::int64_t>(array.shape(i));
-  }
-  if (array.device_type() != nb::device::cpu::value) {
-    throw Error(Code::kInvalidArgument, "the array is not in the memory of the CPU; copy it there");
-  }
-}
-
-ConstBytes AsBytes(const Input& array) {
-  CheckContiguous(array);
-  return {static_cast<const std::byte*>(array.data()), array.nbytes()};
-}
-
-Bytes AsBytes(const Output& array) {
-  CheckContiguous(array);
-  return {static_cast<std::byte*>(array.data()), array.nbytes()};
-}
 
 // --- calls
 

@@ -1,27 +1,18 @@
-// What collectives are made of: operations, element types, operators.
+// What collectives are made of: operations and operators.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "orca/core/dtype.h"
 #include "orca/core/export.h"
 
 namespace orca::comm {
 
-/// The element types that can be moved and reduced. The values are part of the wire format.
-enum class DType : std::uint8_t {
-  kFloat64 = 0,
-  kFloat32 = 1,
-  kFloat16 = 2,
-  kBFloat16 = 3,
-  kInt8 = 4,
-  kInt16 = 5,
-  kInt32 = 6,
-  kInt64 = 7,
-  kUInt8 = 8,
-  kBool = 9,
-};
-inline constexpr int kDTypeCount = 10;
+using orca::DType;
+using orca::kDTypeCount;
+using orca::Name;
+using orca::SizeOf;
 
 /// How elements of several ranks become one. float16 and bfloat16 accumulate in float32; sums run
 /// in the order of the ranks, so every rank gets the same bits. Integer averages truncate towards
@@ -54,9 +45,6 @@ enum class Op : std::uint8_t {
 };
 inline constexpr int kOpCount = 9;
 
-/// Bytes of one element.
-ORCA_API std::size_t SizeOf(DType dtype);
-ORCA_API const char* Name(DType dtype);
 ORCA_API const char* Name(ReduceOp op);
 ORCA_API const char* Name(Op op);
 
