@@ -1,0 +1,2 @@
+#define ORCA_CONVERTERS kConvertersBaseline
+#include "data/convert.inc"
