@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 
 #include "bind_comm.h"
+#include "bind_data.h"
 #include "bind_runtime.h"
 #include "orca/core/error.h"
 
@@ -30,5 +31,6 @@ NB_MODULE(_core, m) {
       },
       nullptr);
   orca::bindings::BindComm(m);
+  orca::bindings::BindData(m);
   orca::bindings::BindRuntime(m);
 }

@@ -4,6 +4,7 @@
 
 - ``init_orca_context``, ``run``, ``submit``: functions on supervised workers of this machine;
 - ``orca.comm``: collectives on numpy arrays and everything that speaks DLPack;
+- ``orca.data``: arrays in shared memory and shuffled batches of their rows;
 - ``orca.distributed``: the same collectives as a backend of ``torch.distributed``.
 
 Example:

@@ -10,6 +10,7 @@ import pytest
 
 import orca
 import orca.comm
+import orca.data
 import orca.errors
 import orca.options
 
@@ -39,7 +40,7 @@ def test_a_missing_torch_is_told_with_the_remedy() -> None:
     assert "pip install 'torch>=2.13'" in done.stderr
 
 
-@pytest.mark.parametrize("module", [orca, orca.comm, orca.errors, orca.options])
+@pytest.mark.parametrize("module", [orca, orca.comm, orca.data, orca.errors, orca.options])
 def test_the_examples_in_the_docstrings_run(module: object) -> None:
     result = doctest.testmod(module, verbose=False)  # type: ignore[arg-type]
     assert result.attempted > 0
