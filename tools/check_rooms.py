@@ -2,7 +2,7 @@
 """Compares every include and import with the list of rooms in cmake/rooms.cmake.
 
 The rules: a room includes its own headers and the public headers (include/orca/<room>/) of the
-rooms it may use. Bindings and examples see public headers only, a plugin sees the C table only. A
+rooms it may use. Bindings, examples and the command see public headers only, a plugin sees the C table only. A
 framework is imported below python/orca/adapters/<framework> and nowhere else.
 """
 
@@ -121,7 +121,7 @@ def check_rooms(root: Path, rooms: dict[str, set[str]]) -> Iterator[Problem]:
 
 def check_users(root: Path) -> Iterator[Problem]:
     """Bindings and examples use public headers, plugins the C table."""
-    for name in ("bindings", "examples", "plugins"):
+    for name in ("bindings", "cli", "examples", "plugins"):
         for file in sources(root / name):
             for line, header, quoted in includes(file):
                 where = file.relative_to(root)

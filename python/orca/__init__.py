@@ -13,26 +13,33 @@ Example:
     2
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from orca._native import _core
-from orca.context import OrcaContext, init_orca_context, stop_orca_context
 from orca.errors import OrcaError, WorkerFailedError
-from orca.running import (
-    allgather,
-    allreduce,
-    alltoall,
-    barrier,
-    broadcast,
-    communicator,
-    gather,
-    local_rank,
-    local_world_size,
-    rank,
-    reduce,
-    reduce_scatter,
-    run,
-    submit,
-    world_size,
-)
+
+if TYPE_CHECKING:
+    from orca.context import OrcaContext, init_orca_context, stop_orca_context
+    from orca.running import (
+        allgather,
+        allreduce,
+        alltoall,
+        barrier,
+        broadcast,
+        communicator,
+        gather,
+        local_rank,
+        local_world_size,
+        rank,
+        reduce,
+        reduce_scatter,
+        run,
+        submit,
+        world_size,
+    )
 
 __all__ = [
     "OrcaContext",
@@ -59,3 +66,14 @@ __all__ = [
 ]
 
 __version__: str = _core.version
+
+_IN_CONTEXT = {"OrcaContext", "init_orca_context", "stop_orca_context"}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the modules behind the names above when they are first used: numpy takes a while."""
+    if name not in __all__:
+        raise AttributeError(f"module 'orca' has no attribute {name!r}")
+    module = importlib.import_module("orca.context" if name in _IN_CONTEXT else "orca.running")
+    value = globals()[name] = getattr(module, name)
+    return value
