@@ -269,7 +269,7 @@ void Controller::AwaitAgents() {
       continue;
     const std::string state = fmt::format("{} of {} agents have joined{}", joined_, wanted,
                                           joined_hosts_.empty() ? "" : ": " + joined_hosts_);
-    if (deadline.Passed())
+    if (deadline.Left() == milliseconds(0))
       throw Error(Code::kTimeout,
                   fmt::format("{} within {:.0f} s; start the others with \"orca agent --join {} "
                               "--secret-file F\"",

@@ -37,7 +37,7 @@ void ReapStale() {
 }  // namespace
 
 std::string Network::Name(int host) const {
-  return fmt::format("{}{}-{}", kPrefix, ::getpid(), host);
+  return fmt::format("{}{}-{}", kPrefix, owner_, host);
 }
 
 std::string Network::address(int host) const { return fmt::format("10.77.0.{}", host + 1); }
@@ -76,8 +76,7 @@ Network::~Network() {
 }
 
 void Network::Enter(int host) const {
-  // A child asks for its parent's network.
-  const std::string path = fmt::format("/run/netns/{}{}-{}", kPrefix, ::getppid(), host);
+  const std::string path = "/run/netns/" + Name(host);
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd || ::setns(fd.get(), CLONE_NEWNET) != 0) throw std::runtime_error("cannot enter " + path);
 }

@@ -1,6 +1,8 @@
 // "Hosts" that are network namespaces of this machine, joined by a bridge.
 #pragma once
 
+#include <unistd.h>
+
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,6 +35,7 @@ class Network {
   Network() = default;
   std::string Name(int host) const;
 
+  pid_t owner_ = ::getpid();  // children enter their parent's network
   int hosts_ = 0;
 };
 

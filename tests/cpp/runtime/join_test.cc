@@ -1,0 +1,212 @@
+// Agents on other "hosts" (network namespaces) join a driver and run its functions over TCP.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <thread>
+
+#include "orca/net/secret.h"
+#include "orca/runtime/agent.h"
+#include "orca/runtime/program.h"
+#include "runtime/process.h"
+#include "testing/netns.h"
+#include "testing/processes.h"
+#include "testing/seed.h"
+
+namespace orca {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr milliseconds kSilence = testing::kSanitized ? milliseconds(2000) : milliseconds(700);
+
+// --- what runs on the workers
+
+std::string Place() {
+  std::array<char, 64> text{};
+  const ssize_t length = ::readlink("/proc/self/ns/net", text.data(), text.size());
+  return std::string(text.data(), static_cast<std::size_t>(length)) + " " +
+         std::to_string(LocalRank());
+}
+
+double SumOver(int count) {
+  std::vector<double> data(static_cast<std::size_t>(count), Rank() + 1.0);
+  Group().AllReduce(comm::AsBytes(data), comm::DType::kFloat64);
+  return data.back();
+}
+
+std::vector<double> Doubled(std::span<const double> values) {
+  std::vector<double> result(values.begin(), values.end());
+  for (double& value : result) value *= 2;
+  return result;
+}
+
+void KillOn(int rank) {
+  if (Rank() == rank) ::kill(::getpid(), SIGKILL);
+  Group().Barrier();
+}
+
+void Wait(int time) { std::this_thread::sleep_for(milliseconds(time)); }
+
+// --- help
+
+class JoinTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ::setenv("ORCA_PEER_TIMEOUT", testing::kSanitized ? "2" : "0.7", 1);
+    std::string reason;
+    network = testing::Network::Create(2, &reason);
+    if (!network) GTEST_SKIP() << reason;
+    secret_file = NewSecret();
+  }
+  void TearDown() override {
+    if (!network) return;
+    OnHost0([this] { context.reset(); });
+    for (auto& agent : agents) agent.Wait(std::chrono::seconds(15));
+    agents.clear();
+    ::unlink(secret_file.c_str());
+    EXPECT_TRUE(runtime::Children().empty());
+  }
+
+  std::string NewSecret() const {
+    const std::string path = ::testing::TempDir() + "orca-secret-" + std::to_string(::getpid()) +
+                             "-" + std::to_string(agents.size());
+    ::unlink(path.c_str());
+    std::ofstream(path) << net::Secret::Random().ToHex();
+    ::chmod(path.c_str(), 0600);
+    return path;
+  }
+  std::string address() const { return network->address(0) + ":7700"; }
+
+  void StartAgent(int host, const std::string& secret) {
+    agents.emplace_back([this, host, secret](const testing::Voice& voice) {
+      network->Enter(host);
+      try {
+        runtime::JoinAsAgent(address(), secret);
+        voice.Tell("served");
+      } catch (const Error& error) {
+        voice.Tell(error.what());
+      }
+    });
+  }
+  // The driver's threads must begin in its namespace; a thread of its own goes there.
+  void OnHost0(const std::function<void()>& body) const {
+    std::jthread([&] {
+      network->Enter(0);
+      body();
+    }).join();
+  }
+  ContextOptions Options(int nodes) const {
+    ContextOptions options;
+    options.nodes = nodes;
+    options.address = address();
+    options.secret_file = secret_file;
+    options.silence = kSilence;
+    options.grace = kSilence;
+    options.start_timeout = std::chrono::seconds(30);
+    return options;
+  }
+  void StartBoth() {
+    StartAgent(0, secret_file);
+    StartAgent(1, secret_file);
+    OnHost0([this] { context = Context::Start(Options(2)); });
+  }
+  RunError FailureOf(const std::function<void()>& call) const {
+    std::optional<RunError> caught;
+    try {
+      call();
+    } catch (const RunError& error) {
+      caught = error;
+    }
+    EXPECT_TRUE(caught);
+    return caught.value_or(RunError({}));
+  }
+
+  std::unique_ptr<testing::Network> network;
+  std::string secret_file;
+  std::vector<testing::Child> agents;
+  std::unique_ptr<Context> context;
+};
+
+TEST_F(JoinTest, OneJobRunsOnTwoHosts) {
+  StartBoth();
+  const auto places = orca::Run(*context, {.workers = 4}, Place);
+  EXPECT_NE(places[0].substr(0, places[0].find(' ')), places[2].substr(0, places[2].find(' ')));
+  EXPECT_THAT(places[0], HasSubstr(" 0"));
+  EXPECT_THAT(places[1], HasSubstr(" 1"));
+  EXPECT_THAT(places[2], HasSubstr(" 0"));
+  EXPECT_THAT(orca::Run(*context, {.workers = 4}, SumOver, 100'000), Each(10.0));
+  const std::vector<double> values(3'000'000, 1.5);
+  EXPECT_THAT(orca::Run(*context, {.workers = 2}, Doubled, std::span<const double>(values)),
+              Each(std::vector<double>(values.size(), 3.0)));
+}
+
+TEST_F(JoinTest, F01AWorkerThatDiesElsewhereIsNamedAndReplaced) {
+  StartBoth();
+  EXPECT_EQ(FailureOf([&] { orca::Run(*context, {.workers = 4}, KillOn, 3); }).failure().rank, 3);
+  EXPECT_THAT(orca::Run(*context, {.workers = 4}, SumOver, 10), Each(10.0));
+}
+
+TEST_F(JoinTest, F51ALostNodeIsNamedAndTheOthersGoOn) {
+  StartBoth();
+  std::jthread killer([&] {
+    std::this_thread::sleep_for(milliseconds(300));
+    agents[1].Signal(SIGKILL);
+  });
+  const auto error = FailureOf([&] { orca::Run(*context, {.workers = 4}, Wait, 60'000); });
+  EXPECT_GE(error.failure().rank, 2);
+  EXPECT_THAT(error.what(), HasSubstr("lost with its node"));
+  EXPECT_THAT(orca::Run(*context, {.workers = 2}, SumOver, 10), Each(3.0));
+}
+
+TEST_F(JoinTest, F11F12OnlyTheSideThatReachesTheDriverGoesOn) {
+  StartBoth();
+  const auto begin = std::chrono::steady_clock::now();
+  std::jthread cutter([&] {
+    std::this_thread::sleep_for(milliseconds(300));
+    network->CutIncoming(1);
+    network->CutOutgoing(1);
+  });
+  const auto error = FailureOf([&] { orca::Run(*context, {.workers = 4}, Wait, 60'000); });
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 4 * kSilence + std::chrono::seconds(2));
+  EXPECT_THAT(error.what(), HasSubstr("no sign of life"));
+  EXPECT_EQ(agents[1].Listen(std::chrono::seconds(15)), "served");  // it stopped by itself
+  EXPECT_THAT(orca::Run(*context, {.workers = 2}, SumOver, 10), Each(3.0));
+}
+
+TEST_F(JoinTest, F16AnAgentWithAnotherSecretIsRefused) {
+  const std::string other = secret_file + "-other";
+  std::ofstream(other) << net::Secret::Random().ToHex();
+  ::chmod(other.c_str(), 0600);
+  StartAgent(0, secret_file);
+  StartAgent(1, other);
+  OnHost0([this] {
+    ContextOptions options = Options(2);
+    options.start_timeout = std::chrono::seconds(2);
+    try {
+      Context::Start(options);
+      ADD_FAILURE() << "a stranger was let in";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), Code::kTimeout);
+      EXPECT_THAT(error.what(), HasSubstr("1 of 2 agents have joined"));
+      EXPECT_THAT(error.what(), HasSubstr("orca agent --join"));
+    }
+  });
+  EXPECT_THAT(*agents[1].Listen(std::chrono::seconds(15)), HasSubstr("secret"));
+  ::unlink(other.c_str());
+}
+
+}  // namespace
+}  // namespace orca
+
+int main(int argc, char** argv) {
+  orca::Init(argc, argv);
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
