@@ -13,6 +13,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import pickle
 import re
 import sys
 import threading
@@ -141,7 +142,9 @@ class _Context:
         self._worker = worker
         self._kinds: set[str] = set()
         self.native = native
-        self._environment = dict(os.environ)
+        self._began = dict(os.environ)
+        self._seen: Any = None
+        self._setting = b""
         self._stopped = threading.Event()
         self._printer = threading.Thread(target=self._print_events, name="orca-events", daemon=True)
         self._printer.start()
@@ -162,19 +165,26 @@ class _Context:
             self._kinds.add(kind)
         return kind
 
-    def setting(self) -> dict[str, Any]:
-        """What of the driver a worker needs beside the function."""
+    def setting(self) -> bytes:
+        """What of the driver a worker needs beside the function, pickled."""
+        now = (_environment(), list(sys.path), str(Path.cwd()), logging.getLogger().level)
+        if now != self._seen:
+            self._seen = now
+            self._setting = self._describe()
+        return self._setting
+
+    def _describe(self) -> bytes:
         now = dict(os.environ)
-        changed = {
-            name: value for name, value in now.items() if self._environment.get(name) != value
-        }
-        gone = {name: None for name in self._environment if name not in now}
-        return {
-            "environment": {**changed, **gone},
-            "path": list(sys.path),
-            "directory": str(Path.cwd()),
-            "log_level": logging.getLogger().level,
-        }
+        changed = {name: value for name, value in now.items() if self._began.get(name) != value}
+        gone = {name: None for name in self._began if name not in now}
+        return pickle.dumps(
+            {
+                "environment": {**changed, **gone},
+                "path": list(sys.path),
+                "directory": str(Path.cwd()),
+                "log_level": logging.getLogger().level,
+            }
+        )
 
     def stop(self) -> None:
         self.native.stop()
@@ -189,6 +199,11 @@ class _Context:
                 _show(*event)
             elif self._stopped.is_set():
                 return
+
+
+def _environment() -> Any:
+    # A copy of the mapping below os.environ, where there is one, is twenty times as fast.
+    return dict(getattr(os.environ, "_data", os.environ))
 
 
 def _show(kind: int, rank: int, level: int, stream: int, logger: str, text: str) -> None:

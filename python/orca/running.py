@@ -165,9 +165,13 @@ def _begin(
             )
     context = current_context()
     parts = dumps((fn, tuple(args), dict(kwargs or {})))
-    head = pickle.dumps({**context.setting(), "call": parts[0]})
     return context.native.submit(
-        context.kind(), [head, *parts[1:]], workers or 0, threads or 0, on_failure, max_restarts
+        context.kind(),
+        [context.setting(), *parts],
+        workers or 0,
+        threads or 0,
+        on_failure,
+        max_restarts,
     )
 
 

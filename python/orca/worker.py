@@ -18,7 +18,7 @@ import random
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -101,7 +101,8 @@ class _Worker:
     def __init__(self, native: Any, begins: list[Callable[[int], None]]) -> None:
         self._native = native
         self._begins = begins
-        self._threads = 0
+        self._setting = b""
+        self._place: tuple[Any, ...] | None = None
         self._cpus = os.sched_getaffinity(0)
         self._inside = False  # the user's function
         random.seed()
@@ -132,29 +133,38 @@ class _Worker:
 
     def _call(self, task: Any) -> list[Any]:
         running.enter(task, self._native)
-        head, *buffers = task.take_parts()
-        setting = pickle.loads(head, buffers=buffers)
-        self._settle(task, setting)
+        setting, call, *buffers = task.take_parts()
+        self._settle(bytes(setting))
+        self._take_place(task)
         try:
             self._inside = True
-            function, args, kwargs = pickle.loads(setting["call"], buffers=buffers)
+            function, args, kwargs = pickle.loads(call, buffers=buffers)
             result = function(*args, **kwargs)
         finally:
             self._inside = False
         return running.dumps(result)
 
-    def _settle(self, task: Any, setting: Mapping[str, Any]) -> None:
-        """The driver's directory, paths and environment; this task's processors and threads."""
+    def _settle(self, pickled: bytes) -> None:
+        """The driver's environment, paths and directory, unless they are as before."""
+        if pickled == self._setting:
+            return
+        self._setting = pickled
+        setting = pickle.loads(pickled)
         for name, value in setting["environment"].items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        if sys.path != setting["path"]:
-            sys.path[:] = setting["path"]
-        if Path.cwd() != Path(setting["directory"]):
-            os.chdir(setting["directory"])
+        sys.path[:] = setting["path"]
+        os.chdir(setting["directory"])
         logging.getLogger().setLevel(setting["log_level"])
+        self._place = None
+
+    def _take_place(self, task: Any) -> None:
+        """This task's rank, processors and threads, unless they are as before."""
+        place = (task.rank, task.world, task.local_rank, task.local_world, task.threads, task.cpus)
+        if place == self._place:
+            return
         address, _, port = task.master.rpartition(":")
         os.environ |= {
             "RANK": str(task.rank),
@@ -166,10 +176,10 @@ class _Worker:
             "OMP_NUM_THREADS": str(task.threads),
         }
         os.sched_setaffinity(0, task.cpus or self._cpus)
-        if task.threads != self._threads:
-            self._threads = task.threads
+        if self._place is None or self._place[4] != task.threads:
             for begin in self._begins:
                 begin(task.threads)
+        self._place = place
 
     def _failed(self, error: BaseException) -> None:
         cancelled = isinstance(error, Cancelled)
