@@ -95,6 +95,7 @@ class Controller {
   void AgentLost(Node& node, const std::string& why);
   void WatchForSilence();
   void ReapAgents();
+  void WakeToSend();
   void Schedule();
   void Begin(const std::shared_ptr<Job>& job);
   std::vector<int> NodesOfRanks(int world) const;
@@ -130,8 +131,8 @@ class Controller {
   std::string plan_;
   pid_t owner_ = ::getpid();
 
-  // The loop's thread only.
   Loop loop_;
+  std::mutex state_mutex_;  // guards all up to the next mutex; taken before that
   std::vector<std::unique_ptr<Node>> nodes_;
   std::unique_ptr<net::Acceptor> acceptor_;
   std::map<std::string, NurserySpec> nurseries_;

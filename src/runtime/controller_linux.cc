@@ -114,6 +114,7 @@ class Controller::Job final : public Run {
     const std::lock_guard lock(mutex_);
     if (ended_) return;
     controller_.loop_.Post([&controller = controller_, number = call, reason] {
+      const std::lock_guard state(controller.state_mutex_);
       controller.CancelJob(number, reason);
     });
   }
@@ -235,7 +236,10 @@ void Controller::ListenForAgents() {
   Log(LogLevel::kInfo, fmt::format("waiting at {} for {} agent{}", bound, options_.nodes,
                                    options_.nodes == 1 ? "" : "s"));
   loop_.Include([this](std::vector<pollfd>& fds) { acceptor_->AppendPollFds(fds); },
-                [this] { acceptor_->Handle(); });
+                [this] {
+                  const std::lock_guard lock(state_mutex_);
+                  acceptor_->Handle();
+                });
 }
 
 void Controller::AddNode(std::unique_ptr<Link> link, pid_t pid) {
@@ -249,10 +253,14 @@ void Controller::AddNode(std::unique_ptr<Link> link, pid_t pid) {
   nodes_.push_back(std::move(node));
   loop_.Watch(
       added->link->fd(),
-      [added] {
+      [this, added] {
+        const std::lock_guard lock(state_mutex_);
         return static_cast<short>(added->link->wants_write() ? POLLIN | POLLOUT : POLLIN);
       },
-      [this, added](short) { HandleAgent(*added); });
+      [this, added](short) {
+        const std::lock_guard lock(state_mutex_);
+        HandleAgent(*added);
+      });
   added->link->Send({.head = {{"op", "settings"},
                               {"silence", options_.silence.count()},
                               {"grace", options_.grace.count()}}});
@@ -295,6 +303,7 @@ void Controller::Stop() {
   }
   if (thread_.joinable()) {
     loop_.Post([this] {
+      const std::lock_guard lock(state_mutex_);
       FailAll("the context was stopped");
       for (const auto& node : nodes_) node->link->Send({.head = {{"op", "stop"}}});
     });
@@ -352,11 +361,17 @@ void Controller::Note(const std::string& what, int rank, const std::string& text
 void Controller::Prepare(const NurserySpec& spec) {
   if (spec.command.empty())
     throw Error(Code::kInvalidArgument, "a nursery needs a command to start it");
-  loop_.Post([this, spec] {
-    if (!nurseries_.emplace(spec.kind, spec).second) return;
-    for (const auto& node : nodes_)
-      if (!node->lost) SendNursery(*node->link, spec);
-  });
+  const std::lock_guard lock(state_mutex_);
+  if (!nurseries_.emplace(spec.kind, spec).second) return;
+  for (const auto& node : nodes_)
+    if (!node->lost) SendNursery(*node->link, spec);
+  WakeToSend();
+}
+
+// What did not fit into a connection is sent by the loop.
+void Controller::WakeToSend() {
+  if (std::ranges::any_of(nodes_, [](const auto& node) { return node->link->wants_write(); }))
+    loop_.Post([] {});
 }
 
 // --- the agent
@@ -424,7 +439,10 @@ void Controller::WatchForSilence() {
                                    std::chrono::duration<double>(now - node->heard).count()));
     }
   }
-  loop_.At(now + options_.silence / 5, [this] { WatchForSilence(); });
+  loop_.At(now + options_.silence / 5, [this] {
+    const std::lock_guard lock(state_mutex_);
+    WatchForSilence();
+  });
 }
 
 void Controller::HearHello(Node& node, const Json& head) {
@@ -506,15 +524,16 @@ std::shared_ptr<Run> Controller::Submit(RunSpec spec) {
                   "the context was stopped; call init_orca_context again");
     job = std::make_shared<Job>(*this, std::move(spec), ++last_call_);
   }
-  loop_.Post([this, job] {
-    if (!lost_.empty()) {
-      job->End({}, RunFailure{.text = lost_});
-      return;
-    }
-    jobs_[job->call] = job;
-    waiting_.push_back(job);
-    Schedule();
-  });
+  // Here and now: waking the loop for it would take longer than a short call.
+  const std::lock_guard lock(state_mutex_);
+  if (!lost_.empty()) {
+    job->End({}, RunFailure{.text = lost_});
+    return job;
+  }
+  jobs_[job->call] = job;
+  waiting_.push_back(job);
+  Schedule();
+  WakeToSend();
   return job;
 }
 
@@ -701,8 +720,10 @@ void Controller::AddCause(const std::shared_ptr<Job>& job, Cause cause) {
   const bool echo = cause.echo;
   job->causes.push_back(std::move(cause));
   const auto conclude_after = [&](milliseconds wait) {
-    loop_.At(Loop::Clock::now() + wait,
-             [this, call = job->call, attempt = job->attempt] { Conclude(call, attempt); });
+    loop_.At(Loop::Clock::now() + wait, [this, call = job->call, attempt = job->attempt] {
+      const std::lock_guard lock(state_mutex_);
+      Conclude(call, attempt);
+    });
   };
   if (!echo && !job->concluding) {
     job->concluding = true;

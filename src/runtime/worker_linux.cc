@@ -94,7 +94,10 @@ struct Worker::State {
     try {
       loop.Watch(
           link.fd(),
-          [this] { return static_cast<short>(link.wants_write() ? POLLIN | POLLOUT : POLLIN); },
+          [this] {
+            const std::lock_guard lock(link_mutex);
+            return static_cast<short>(link.wants_write() ? POLLIN | POLLOUT : POLLIN);
+          },
           [this](short) { Handle(); });
       loop.Run();
     } catch (const std::exception& error) {
@@ -107,13 +110,12 @@ struct Worker::State {
   }
 
   void Beat() {
-    link.Send({.head = {{"op", "beat"}}});
+    Tell({.head = {{"op", "beat"}}});
     loop.At(Loop::Clock::now() + beat, [this] { Beat(); });
   }
 
   void Handle() {
-    link.Flush();
-    while (auto message = link.Receive()) {
+    while (auto message = Receive()) {
       const std::string op = message->head.value("op", "");
       if (op == "task") {
         const std::lock_guard lock(mutex);
@@ -140,7 +142,7 @@ struct Worker::State {
       const std::lock_guard lock(mutex);
       std::erase_if(tasks, [&](const Received& waiting) {
         if (waiting.task.call != call) return false;
-        link.Send({.head = {{"op", "failed"}, {"call", call}, {"text", reason}, {"echo", true}}});
+        Tell({.head = {{"op", "failed"}, {"call", call}, {"text", reason}, {"echo", true}}});
         return true;
       });
       if (!current || current->task.call != call) return;
@@ -152,10 +154,17 @@ struct Worker::State {
     if (interrupt_now) interrupt_now();
   }
 
-  /// Sends from any thread.
+  std::optional<Message> Receive() {
+    const std::lock_guard lock(link_mutex);
+    link.Flush();
+    return link.Receive();
+  }
+
+  /// Sends from any thread, at once: waking another one for it takes longer than a short task.
   void Tell(Message message) {
-    auto shared = std::make_shared<Message>(std::move(message));
-    loop.Post([this, shared] { link.Send(std::move(*shared)); });
+    const std::lock_guard lock(link_mutex);
+    link.Send(std::move(message));
+    if (link.wants_write()) loop.Post([] {});  // the loop sends the rest
   }
 
   void End(Json head, Parcel parcel) {
@@ -169,7 +178,8 @@ struct Worker::State {
     Tell({.head = std::move(head), .parcel = std::move(parcel)});
   }
 
-  UnixLink link;  // used by the loop's thread only
+  std::mutex link_mutex;  // guards link; taken last
+  UnixLink link;
   Loop loop;
   std::chrono::milliseconds beat{1000};
   std::mutex mutex;  // guards what follows
