@@ -14,8 +14,10 @@
 #include <thread>
 #include <vector>
 
+#include "orca/core/deadline.h"
 #include "orca/core/error.h"
 #include "orca/core/unique_fd.h"
+#include "orca/net/socket.h"
 #include "orca/runtime/agent.h"
 #include "orca/runtime/event_log.h"
 
@@ -28,6 +30,7 @@ using Arguments = std::span<const std::string>;
 constexpr std::string_view kUsage =
     "orca ps                list the runs in $ORCA_HOME (default ~/.orca), newest last\n"
     "orca logs RUN [-f]     print what a run's workers said and what happened; -f: follow it\n"
+    "orca stacks RUN        print where the functions of a running run are, Python and native\n"
     "orca version           print the version\n"
     "orca agent --join HOST:PORT --secret-file FILE\n"
     "                       serve a driver on another machine\n";
@@ -99,12 +102,36 @@ int Logs(Arguments arguments) {
   }
 }
 
+// The driver passes it on; what the workers print comes through its log.
+int Stacks(Arguments arguments) {
+  if (arguments.size() != 1)
+    throw Error(Code::kInvalidArgument, "orca stacks RUN; \"orca ps\" lists the runs");
+  const auto run = orca::runtime::FindRun(arguments[0]);
+  const auto state = orca::runtime::Summarize(run);
+  if (state.state != "running")
+    throw Error(Code::kFailedPrecondition,
+                fmt::format("run {} is {}; only a running one has stacks", run.id, state.state));
+  orca::runtime::EventReader reader(run.path / "events.log");
+  while (reader.Next()) {
+  }
+  const auto door =
+      orca::net::ConnectUnix(state.door, orca::Deadline::After(std::chrono::seconds(5)));
+  constexpr std::chrono::milliseconds kWait(1500);
+  const auto deadline = orca::Deadline::After(kWait);
+  while (!deadline.Passed()) {
+    while (const auto record = reader.Next()) Print(*record);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  return 0;
+}
+
 int Run(Arguments arguments) {
   const std::string command = arguments.empty() ? "help" : arguments[0];
   const Arguments rest = arguments.empty() ? arguments : arguments.subspan(1);
   if (command == "agent") return Agent(rest);
   if (command == "ps") return Ps(rest);
   if (command == "logs") return Logs(rest);
+  if (command == "stacks") return Stacks(rest);
   if (command == "version") {
     std::puts(ORCA_VERSION);
     return 0;

@@ -75,7 +75,10 @@ def _live(birth: Any, begins: list[Callable[[int], None]]) -> NoReturn:
             io.FileIO(2, "w"), line_buffering=True, errors="backslashreplace"
         )
         faulthandler.enable(sys.stderr)
-        _Worker(_core.Worker(birth), begins).work()
+        native = _core.Worker(birth)
+        # After the engine's own handler, which it calls: both stacks are printed.
+        faulthandler.register(signal.SIGUSR1, sys.stderr, all_threads=True, chain=True)
+        _Worker(native, begins).work()
         code = 0
     except BaseException:
         traceback.print_exc()

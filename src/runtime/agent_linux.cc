@@ -21,6 +21,7 @@
 #include "orca/net/handshake.h"
 #include "orca/net/socket.h"
 #include "orca/runtime/agent.h"
+#include "orca/runtime/worker.h"
 #include "runtime/agent.h"
 
 namespace orca::runtime {
@@ -145,6 +146,9 @@ void Agent::Obey(Message message) {
   } else if (op == "cancel") {
     CancelCall(message.head.at("call").get<std::uint64_t>(),
                message.head.at("reason").get<std::string>());
+  } else if (op == "stacks") {
+    for (const auto& [id, worker] : workers_)
+      if (worker.call != 0 && worker.pid > 0) ::kill(worker.pid, kStackSignal);
   } else if (op == "stop") {
     stopping_ = true;
     loop_.Stop();

@@ -52,6 +52,7 @@ class Controller {
   void Prepare(const NurserySpec& spec);
   std::shared_ptr<Run> Submit(RunSpec spec);
   std::optional<Event> NextEvent(std::chrono::milliseconds timeout);
+  void PrintStacks();
   void Stop();
 
  private:
@@ -117,6 +118,7 @@ class Controller {
   const std::string& HostOf(const Worker& worker) const;
   void Tell(Event event);
   void OpenLog();
+  void AnswerVisitors();
   void Note(const std::string& what, int rank, const std::string& text,
             std::map<std::string, double> numbers = {});
   void FailAll(const std::string& why);
@@ -135,6 +137,7 @@ class Controller {
   std::mutex state_mutex_;  // guards all up to the next mutex; taken before that
   std::vector<std::unique_ptr<Node>> nodes_;
   std::unique_ptr<net::Acceptor> acceptor_;
+  UniqueFd visitors_;  // where "orca stacks" knocks
   std::map<std::string, NurserySpec> nurseries_;
   std::map<std::uint64_t, Worker> workers_;
   std::uint64_t last_generation_ = 0;

@@ -312,6 +312,7 @@ void Controller::Stop() {
   }
   ReapAgents();
   store_.reset();
+  visitors_.Reset();
   Note("stopped", -1, "");
   log_.reset();
 }
@@ -339,6 +340,25 @@ void Controller::ReapAgents() {
   }
 }
 
+// Whoever of the same user knocks wants to see the stacks.
+void Controller::AnswerVisitors() {
+  while (const UniqueFd visitor = net::Accept(visitors_.get())) {
+    try {
+      net::CheckPeerUser(visitor.get());
+      PrintStacks();
+    } catch (const Error& error) {
+      Log(LogLevel::kWarning, error.what());
+    }
+  }
+}
+
+void Controller::PrintStacks() {
+  const std::lock_guard lock(state_mutex_);
+  for (const auto& node : nodes_)
+    if (!node->lost) node->link->Send({.head = {{"op", "stacks"}}});
+  WakeToSend();
+}
+
 // A run without a log is better than none.
 void Controller::OpenLog() {
   try {
@@ -347,7 +367,10 @@ void Controller::OpenLog() {
     Log(LogLevel::kWarning, std::string("no event log: ") + error.what());
     return;
   }
-  Note("context", -1, id_,
+  std::string door;
+  visitors_ = net::ListenUnix(&door);
+  loop_.Watch(visitors_.get(), [this] { AnswerVisitors(); });
+  Note("context", -1, door,
        {{"pid", ::getpid()}, {"started", StartTime(::getpid())}, {"cores", cores()}});
 }
 
@@ -917,6 +940,7 @@ std::shared_ptr<Run> Context::Submit(RunSpec spec) { return controller_->Submit(
 std::optional<Event> Context::NextEvent(milliseconds timeout) {
   return controller_->NextEvent(timeout);
 }
+void Context::PrintStacks() { controller_->PrintStacks(); }
 void Context::Stop() { controller_->Stop(); }
 
 }  // namespace orca::runtime

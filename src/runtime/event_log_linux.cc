@@ -168,6 +168,7 @@ RunState Summarize(const RunFolder& run) {
     };
     if (record->what == "context") {
       summary.began = record->time;
+      summary.door = record->text;
       summary.driver = static_cast<int>(number("pid"));
       summary.cores = static_cast<int>(number("cores"));
       started = number("started");

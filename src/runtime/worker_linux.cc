@@ -1,14 +1,18 @@
+#include <execinfo.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
 #include <deque>
 #include <mutex>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -199,7 +203,29 @@ bool IsEcho(Code code) {
          code == Code::kTimeout || code == Code::kUnauthenticated;
 }
 
+// The stack of the thread that runs the function, on standard error. A front end may put a handler
+// of its own before it, which calls this one.
+void PrintNativeStack(int /*signal*/) {
+  const int error = errno;
+  constexpr std::string_view kTitle = "native stack of the thread that runs the function:\n";
+  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kTitle.data(), kTitle.size());
+  std::array<void*, 64> frames{};
+  const int count = ::backtrace(frames.data(), static_cast<int>(frames.size()));
+  ::backtrace_symbols_fd(frames.data(), count, STDERR_FILENO);
+  errno = error;
+}
+
+void InstallStackHandler() {
+  std::array<void*, 1> first{};
+  ::backtrace(first.data(), 1);  // loads what it needs now, and not inside a handler
+  struct sigaction action {};
+  action.sa_handler = PrintNativeStack;
+  action.sa_flags = SA_RESTART;
+  ::sigaction(kStackSignal, &action, nullptr);
+}
+
 Worker::Worker(UniqueFd agent) : state_(std::make_unique<State>(std::move(agent))) {
+  InstallStackHandler();
   state_->thread = std::jthread([state = state_.get()] { state->Serve(); });
 }
 

@@ -115,6 +115,9 @@ class ORCA_API Context {
   void Prepare(const NurserySpec& spec);
   /// Runs a function. Calls wait for one another when their workers outnumber the cores.
   std::shared_ptr<Run> Submit(RunSpec spec);
+  /// Every worker that runs a function prints its stack, as output of its rank. So does
+  /// "orca stacks RUN" from outside.
+  void PrintStacks();
   /// The next event, when they are not printed; nothing when none comes within `timeout`, or after
   /// Stop.
   std::optional<Event> NextEvent(std::chrono::milliseconds timeout);

@@ -75,6 +75,7 @@ ORCA_API RunFolder FindRun(const std::string& prefix);
 struct RunState {
   std::string id;
   double began = 0;
+  std::string door;   ///< The Unix socket of a running one.
   std::string state;  ///< "running", "stopped", or "lost": its driver died.
   int driver = -1;    ///< Process number.
   int cores = 0;

@@ -1,6 +1,7 @@
 // A worker's side of the runtime.
 #pragma once
 
+#include <csignal>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -39,6 +40,9 @@ struct TaskFailure {
   bool echo = false;  ///< Only a consequence: another rank was lost, or the call was cancelled.
   Parcel parcel;      ///< The error itself, for whoever asks for it.
 };
+
+/// A worker that gets this signal prints the stack of its function; see Context::PrintStacks.
+inline constexpr int kStackSignal = SIGUSR1;
 
 /// Whether an error of the engine may only be the consequence of another rank's end.
 ORCA_API bool IsEcho(Code code);

@@ -274,6 +274,22 @@ TEST_F(ProgramTest, WhatAWorkerPrintsReachesTheDriverWithItsRank) {
   EXPECT_THAT(text, HasSubstr("[rank 1] line 1\n"));
 }
 
+TEST_F(ProgramTest, StacksShowWhereAFunctionIs) {
+  Start(1);
+  ::testing::internal::CaptureStderr();
+  const auto run =
+      program::Submit(*context, {}, reinterpret_cast<void (*)()>(&Sleep),
+                      &program::CallPacked<void, int>, {program::Coder<int>::Pack(1000)});
+  EXPECT_FALSE(run->Wait(std::chrono::milliseconds(300)));
+  context->PrintStacks();
+  ASSERT_TRUE(run->Wait(std::chrono::seconds(20)));
+  EXPECT_FALSE(run->failure());  // it went on as if nothing had happened
+  context.reset();
+  const std::string text = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(text, HasSubstr("[rank 0] native stack"));
+  EXPECT_THAT(text, HasSubstr("runtime_program_test"));
+}
+
 TEST_F(ProgramTest, ChildrenOfADeadWorkerAreEndedWithIt) {
   Start(1);
   FailureOf([&] { orca::Run(*context, {}, ForkAndDie); });
