@@ -26,6 +26,9 @@ class Agent {
   Agent(std::unique_ptr<Link> driver, std::string host);
   ~Agent();
   void Run();
+  /// Ends when `process` does. The link alone does not tell: a child that the driver forked holds
+  /// its end, too.
+  void EndWith(pid_t process);
 
  private:
   using Clock = Loop::Clock;
@@ -94,6 +97,7 @@ class Agent {
   UniqueFd signals_;
   std::map<std::string, Nursery> nurseries_;
   std::map<std::uint64_t, Worker> workers_;
+  UniqueFd process_;  // whose end is this one's
   std::chrono::milliseconds silence_{5000};
   std::chrono::milliseconds grace_{2000};
   long oom_kills_ = 0;

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -95,6 +96,15 @@ Agent::Agent(std::unique_ptr<Link> driver, std::string host)
 }
 
 Agent::~Agent() { EndAll(); }
+
+void Agent::EndWith(pid_t process) {
+  process_ = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
+  if (!process_) return;  // an old kernel: the link has to do
+  loop_.Watch(process_.get(), [this] {
+    loop_.Forget(process_.get());
+    loop_.Stop();
+  });
+}
 
 void Agent::Run() {
   driver_->Send({.head = {{"op", "hello"},
@@ -574,7 +584,11 @@ void Agent::TellOutput(const Worker* worker, const std::string& kind, int stream
                           {"text", std::move(text)}}});
 }
 
-void RunAgent(UniqueFd driver) { Agent(std::make_unique<UnixLink>(std::move(driver)), "").Run(); }
+void RunAgent(UniqueFd driver) {
+  Agent agent(std::make_unique<UnixLink>(std::move(driver)), "");
+  agent.EndWith(::getppid());
+  agent.Run();
+}
 
 void JoinAsAgent(const std::string& address, const std::string& secret_file) {
   const net::Secret secret = net::Secret::FromFile(secret_file);
