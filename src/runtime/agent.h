@@ -61,6 +61,7 @@ class Agent {
     Parcel parcel;  // and the function for it
     Clock::time_point heard;
     bool link_lost = false;
+    int births = 0;  // more than one when its nursery died before it was there
     bool killed_for_silence = false;
     std::string fate;  // why the agent itself killed it
   };

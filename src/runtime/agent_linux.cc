@@ -347,6 +347,8 @@ void Agent::AskForWorker(Nursery& nursery, Worker& worker) {
   nursery.link->Send(std::move(fork));
   nursery.unborn.push_back(worker.id);
   if (again) CloseWorker(worker);
+  worker.link_lost = false;
+  ++worker.births;
   worker.link = std::make_unique<UnixLink>(std::move(mine));
   worker.pipes[0].fd = std::move(output);
   worker.pipes[1].fd = std::move(errors);
@@ -398,9 +400,9 @@ void Agent::LoseLink(Worker& worker) {
   if (worker.link_lost) return;
   worker.link_lost = true;
   loop_.Forget(worker.link->fd());
-  loop_.At(Clock::now() + kStatusWait, [this, id = worker.id] {
+  loop_.At(Clock::now() + kStatusWait, [this, id = worker.id, births = worker.births] {
     const auto found = workers_.find(id);
-    if (found == workers_.end()) return;
+    if (found == workers_.end() || found->second.births != births) return;
     if (found->second.pid > 0) ::kill(-found->second.pid, SIGKILL);
     WorkerDied(id, "closed its connection and was killed");
   });
