@@ -84,7 +84,8 @@ class Agent {
   void KillOrphans();
   void WatchForSilence();
   void WatchPipe(Pipe& pipe, int stream, std::function<Worker*()> owner, std::string kind);
-  void ReadPipe(Pipe& pipe, int stream, Worker* worker, const std::string& kind);
+  bool ReadPipe(Pipe& pipe, int stream, Worker* worker, const std::string& kind);
+  void DrainPipes(Worker& worker);
   void TellOutput(const Worker* worker, const std::string& kind, int stream, std::string text);
   void CloseWorker(Worker& worker);
   void EndAll();
@@ -96,9 +97,9 @@ class Agent {
   Clock::time_point driver_heard_;
   bool stopping_ = false;
   UniqueFd signals_;
+  UniqueFd process_;  // whose end is this one's
   std::map<std::string, Nursery> nurseries_;
   std::map<std::uint64_t, Worker> workers_;
-  UniqueFd process_;  // whose end is this one's
   std::chrono::milliseconds silence_{5000};
   std::chrono::milliseconds grace_{2000};
   long oom_kills_ = 0;

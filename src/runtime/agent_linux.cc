@@ -382,8 +382,7 @@ void Agent::HandleWorker(std::uint64_t id) {
       message->head["time"] = Now();
       if (op == "done" || op == "failed") {
         // What it printed comes before what it returned.
-        for (int stream = 0; stream < 2; ++stream)
-          if (worker.pipes[stream].fd) ReadPipe(worker.pipes[stream], stream, &worker, worker.kind);
+        DrainPipes(worker);
         worker.call = 0;
         worker.parcel = {};
       }
@@ -420,8 +419,7 @@ void Agent::WorkerDied(std::uint64_t id, const std::string& how) {
   if (worker.pid > 0) ::kill(-worker.pid, SIGKILL);  // its children, if it left any
   // Its last words may still be in the link and the pipes.
   if (!worker.link_lost) HandleWorker(id);
-  for (int stream = 0; stream < 2; ++stream)
-    if (worker.pipes[stream].fd) ReadPipe(worker.pipes[stream], stream, &worker, worker.kind);
+  DrainPipes(worker);
   std::string last;
   for (const std::string& line : worker.last_lines) last += line + "\n";
   std::string text = worker.fate.empty() ? how : worker.fate;
@@ -543,29 +541,46 @@ void Agent::WatchPipe(Pipe& pipe, int stream, std::function<Worker*()> owner, st
       });
 }
 
-void Agent::ReadPipe(Pipe& pipe, int stream, Worker* worker, const std::string& kind) {
+// All that is there now; a child of the worker may go on writing for ever.
+void Agent::DrainPipes(Worker& worker) {
+  constexpr int kMostReads = 64;
+  for (int stream = 0; stream < 2; ++stream) {
+    Pipe& pipe = worker.pipes[stream];
+    for (int i = 0; i < kMostReads && pipe.fd; ++i)
+      if (!ReadPipe(pipe, stream, &worker, worker.kind)) break;
+    // The next line is of another call.
+    if (!pipe.unfinished.empty())
+      TellOutput(&worker, worker.kind, stream, std::exchange(pipe.unfinished, {}));
+  }
+}
+
+// Whether there may be more.
+bool Agent::ReadPipe(Pipe& pipe, int stream, Worker* worker, const std::string& kind) {
   std::array<char, 16384> buffer;
   std::string text = std::exchange(pipe.unfinished, {});
   bool ended = false;
+  bool full = false;
   for (;;) {
     const ssize_t got = ::read(pipe.fd.get(), buffer.data(), buffer.size());
     if (got < 0 && errno == EINTR) continue;
     ended = got == 0;
     if (got <= 0) break;
     text.append(buffer.data(), static_cast<std::size_t>(got));
-    if (text.size() >= buffer.size()) break;
+    full = text.size() >= buffer.size();
+    if (full) break;
   }
   // Whole lines, unless one is very long or the process has ended.
   const std::size_t end = text.rfind('\n');
-  if (!ended && text.size() < kLongestLine) {
+  if (!ended && (end != std::string::npos || text.size() < kLongestLine)) {
     const std::size_t whole = end == std::string::npos ? 0 : end + 1;
     pipe.unfinished = text.substr(whole);
     text.resize(whole);
   }
   if (!text.empty()) TellOutput(worker, kind, stream, std::move(text));
-  if (!ended) return;
+  if (!ended) return full;
   loop_.Forget(pipe.fd.get());
   pipe.fd.Reset();
+  return false;
 }
 
 void Agent::TellOutput(const Worker* worker, const std::string& kind, int stream,
