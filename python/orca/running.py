@@ -43,6 +43,8 @@ __all__ = [
 
 # --- on the driver
 
+_LOOK = 0.05  # Seconds between looks for signals: two interrupts are two, unless closer than that.
+
 
 def run(
     fn: Callable[..., Any],
@@ -86,10 +88,13 @@ def run(
     """
     call = _begin(fn, args, kwargs, workers, threads, on_failure, max_restarts)
     try:
-        while not call.wait(0.5):
+        while not call.wait(_LOOK):
             pass
     except BaseException:
         call.cancel("it was interrupted")
+        # The functions tidy up, and what does not stop is killed. A second interrupt ends this wait.
+        while not call.wait(_LOOK):
+            pass
         raise
     return _results(call)
 

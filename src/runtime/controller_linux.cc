@@ -737,6 +737,7 @@ void Controller::AddCause(const std::shared_ptr<Job>& job, Cause cause) {
 void Controller::Conclude(std::uint64_t call, int attempt) {
   const auto job = FindJob(call);
   if (!job || job->attempt != attempt || job->again || job->ended()) return;
+  if (!job->cancel_reason.empty()) return;  // it ends when all ranks have stopped
   job->group->broken = true;
   const RunFailure failure = Describe(*job);
   const bool died = std::ranges::any_of(job->causes, [](const Cause& c) { return c.died; });
@@ -787,6 +788,8 @@ void Controller::RankEnded(const std::shared_ptr<Job>& job, int rank) {
     Begin(job);
     return;
   }
+  if (!job->cancel_reason.empty())
+    job->End({}, RunFailure{.text = job->cancel_reason, .cancelled = true});
   if (job->ended()) {
     Finish(job);
     return;
@@ -815,8 +818,8 @@ void Controller::CancelJob(std::uint64_t call, const std::string& reason) {
   if (!job || job->ended()) return;
   job->cancel_reason = reason;
   Note("cancelled", -1, reason, {{"call", static_cast<double>(call)}});
-  job->End({}, RunFailure{.text = reason, .cancelled = true});
   if (const auto waits = std::ranges::find(waiting_, job); waits != waiting_.end()) {
+    job->End({}, RunFailure{.text = reason, .cancelled = true});
     waiting_.erase(waits);
     jobs_.erase(call);
     Schedule();
