@@ -634,10 +634,17 @@ std::vector<int> Controller::NodesOfRanks(int world) const {
 // One of `kind` on `node` that is not among `taken`, the oldest first, or a new one.
 std::uint64_t Controller::IdleWorker(const std::string& kind, int node,
                                      const std::vector<std::uint64_t>& taken) {
+  // A rank that has ended stays with its call, which may yet begin anew.
+  const auto is_held = [this](std::uint64_t id) {
+    return std::ranges::any_of(jobs_, [id](const auto& entry) {
+      const Job& job = *entry.second;
+      return !job.ended() && std::ranges::find(job.members, id) != job.members.end();
+    });
+  };
   for (const auto& [id, worker] : workers_) {
-    if (worker.call == 0 && worker.kind == kind && worker.node == node &&
-        std::ranges::find(taken, id) == taken.end())
-      return id;
+    const bool fits = worker.kind == kind && worker.node == node;
+    const bool is_taken = std::ranges::find(taken, id) != taken.end();
+    if (worker.call == 0 && fits && !is_taken && !is_held(id)) return id;
   }
   const std::uint64_t id = ++last_worker_;
   workers_[id] = {.id = id, .node = node, .kind = kind};

@@ -233,3 +233,21 @@ def meets(folder: str, mine: str, other: str) -> None:
     while not Path(folder, other).exists():
         assert time.monotonic() < end
         time.sleep(0.002)
+
+
+def dies_once_and_lingers(folder: str) -> tuple[int, int]:
+    """Rank 2 dies; rank 1 takes its time to stop, rank 0 does not."""
+    mark = Path(folder, "died")
+    if not mark.exists():
+        says_that_it_runs(folder)
+        orca.barrier()
+        if orca.rank() == 2:
+            mark.touch()
+            os.kill(os.getpid(), 9)
+        try:
+            time.sleep(60)
+        finally:
+            if orca.rank() == 1:
+                Path(folder, "lingers").touch()
+                time.sleep(0.15)
+    return orca.rank(), orca.world_size()

@@ -339,6 +339,26 @@ def test_a_run_is_told_when_its_context_is_stopped(own_context: None, tmp_path: 
     assert not future.cancel()
 
 
+@pytest.mark.parametrize(("on_failure", "world"), [("restart", 3), ("shrink", 2)])
+def test_a_call_does_not_take_a_worker_from_another_when_it_begins_anew(
+    on_failure: str, world: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F44: while some of its ranks still stop, those that have stopped are free."""
+    monkeypatch.setenv("ORCA_SILENCE", "0.5")
+    with orca.init_orca_context("local", cores=4):
+        first = orca.submit(
+            checks.dies_once_and_lingers, args=(str(tmp_path),), workers=3, on_failure=on_failure
+        )
+        wait_until((tmp_path / "lingers").exists, 10, "it is about to begin anew")
+        second = orca.submit(checks.meets, args=(str(tmp_path), "runs", "go"), workers=1)
+        wait_until((tmp_path / "runs").exists, 10, "the other runs")
+        with contextlib.suppress(TimeoutError):
+            first.result(1)
+        (tmp_path / "go").touch()
+        assert first.result(10) == [(rank, world) for rank in range(world)]
+        assert second.result(10) == [None]
+
+
 def test_use_after_the_stop_is_refused(own_context: None) -> None:
     """F44"""
     orca.stop_orca_context()
