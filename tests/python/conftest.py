@@ -36,6 +36,14 @@ def shared_memory() -> set[str]:
     return {entry.name for entry in Path("/dev/shm").iterdir() if entry.name.startswith(ours)}
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Runs are recorded in a folder of these tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ORCA_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def ranks() -> Iterator[RankPool]:
     processes = RankPool()
@@ -70,7 +78,7 @@ def pool(ranks: RankPool) -> RankPool:
 def private_env(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The environment for a script of its own: nothing of ours but the search path."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("ORCA_", "DDP_"))}
-    env.update(OMP_NUM_THREADS="1", ORCA_LOG="warn")
+    env.update(OMP_NUM_THREADS="1", ORCA_LOG="warn", ORCA_HOME=os.environ["ORCA_HOME"])
     return env
 
 
