@@ -262,6 +262,9 @@ void Agent::HandleNursery(const std::string& kind) {
       if (op == "ready") {
         nursery.ready = true;
         nursery.failures = 0;
+        for (const std::uint64_t id : nursery.unborn)
+          if (const auto found = workers_.find(id); found != workers_.end())
+            found->second.heard = Clock::now();
         driver_->Send(
             {.head = {
                  {"op", "nursery"}, {"kind", kind}, {"threads", message->head.at("threads")}}});
@@ -467,6 +470,13 @@ void Agent::WatchForSilence() {
     KillWorker(worker, fmt::format("gave no sign of life for {:.1f} s (the process was {}) and was "
                                    "killed",
                                    seconds, ProcessState(worker.pid)));
+  }
+  // A nursery that does not fork is stopped or stuck; another takes its place and what it owes.
+  for (const auto& [kind, nursery] : nurseries_) {
+    if (!nursery.ready || nursery.unborn.empty()) continue;
+    const auto owed = workers_.find(nursery.unborn.front());
+    if (owed != workers_.end() && now - owed->second.heard >= silence_)
+      ::kill(nursery.pid, SIGKILL);
   }
   loop_.At(now + silence_ / 10, [this] { WatchForSilence(); });
 }

@@ -287,6 +287,17 @@ def test_workers_outlive_the_nursery_and_a_new_one_makes_more(tmp_path: Path) ->
     assert "SIGKILL" in str(error)
 
 
+def test_a_stopped_nursery_is_replaced() -> None:
+    """F05, F52: as soon as it owes a worker for as long as one may be silent."""
+    fails(lambda: os.kill(os.getpid(), 9), workers=6)  # None is left.
+    stopped = nursery_of(os.getpid())
+    os.kill(stopped, signal.SIGSTOP)
+    start = time.monotonic()
+    assert len(orca.run(checks.who, workers=2)) == 2
+    assert time.monotonic() - start < 0.5 + 3
+    assert not is_alive(stopped)
+
+
 def test_the_nursery_dies_while_it_makes_workers() -> None:
     """F52"""
     agent = agent_of(os.getpid())
