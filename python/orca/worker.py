@@ -7,10 +7,12 @@ whenever the agent asks for one.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import gc
 import importlib
 import io
+import itertools
 import json
 import logging
 import os
@@ -95,6 +97,16 @@ def _adapters() -> list[ModuleType]:
     """What the worker has to do with the frameworks that are loaded here, by whomever."""
     names = [name for name in context.FRAMEWORKS if name in sys.modules]
     return [importlib.import_module(f"orca.adapters.{name}.worker") for name in names]
+
+
+def _set_blas_threads(threads: int) -> None:
+    """For numpy, whose library reads the environment only once, in the nursery."""
+    mapped = (line.split() for line in Path("/proc/self/maps").read_text().splitlines())
+    for path in {words[-1] for words in mapped if "openblas" in words[-1]}:
+        library = ctypes.CDLL(path)
+        for prefix, suffix in itertools.product(("", "scipy_"), ("", "64_")):
+            with contextlib.suppress(AttributeError):
+                getattr(library, f"{prefix}openblas_set_num_threads{suffix}")(threads)
 
 
 class _ToDriver(logging.Handler):
@@ -213,6 +225,7 @@ class _Worker:
         os.sched_setaffinity(0, task.cpus or self._cpus)
         if task.threads != self._threads:
             self._threads = task.threads
+            _set_blas_threads(task.threads)
             for adapter in _adapters():
                 adapter.begin(task.threads)
         self._place = place

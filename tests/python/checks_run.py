@@ -139,6 +139,15 @@ def torch_distributed(leave: bool) -> list[float]:
     return tensor.tolist()
 
 
+def blas_threads() -> list[int]:
+    """Of numpy's library, when it can tell."""
+    import threadpoolctl
+
+    np.ones((300, 300)) @ np.ones((300, 300))
+    found = threadpoolctl.threadpool_info()
+    return [entry["num_threads"] for entry in found if entry["internal_api"] == "openblas"]
+
+
 def torch_threads() -> int:
     import torch
 

@@ -222,6 +222,15 @@ def test_a_worker_has_its_share_of_threads(
     assert found == [str(expected)] * workers
 
 
+def test_numpy_has_the_threads_of_the_run() -> None:
+    pytest.importorskip("threadpoolctl")
+    for threads in [1, 2, 1]:
+        found = orca.run(checks.blas_threads, workers=1, threads=threads)[0]
+        if not found:
+            pytest.skip("numpy does not use OpenBLAS")
+        assert set(found) == {threads}
+
+
 @pytest.mark.slow
 def test_torch_has_the_threads_of_the_run() -> None:
     for threads in [1, 2, 1]:
