@@ -35,14 +35,16 @@ constexpr std::size_t kLongestLine = std::size_t{16} << 10;
 constexpr std::size_t kDriverBacklog = std::size_t{4} << 20;
 constexpr int kNurseryTries = 3;
 constexpr milliseconds kStatusWait(500);
+// Calls that run at once must not meet at the same one.
+constexpr std::size_t kMasters = 16;
 constexpr std::chrono::seconds kJoinTimeout(60);
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// The address of this end of `socket` with a port that is free now.
-std::string FreeAddress(int socket, bool is_unix) {
+// The address of this end of `socket` with ports that are free now.
+std::vector<std::string> FreeAddresses(int socket, bool is_unix) {
   std::string host = "127.0.0.1";
   sockaddr_storage mine{};
   socklen_t length = sizeof mine;
@@ -52,8 +54,9 @@ std::string FreeAddress(int socket, bool is_unix) {
                     0, NI_NUMERICHOST) == 0) {
     host = mine.ss_family == AF_INET6 ? fmt::format("[{}]", text.data()) : text.data();
   }
-  std::string bound;
-  const UniqueFd listener = net::ListenTcp(host + ":0", &bound);
+  std::vector<std::string> bound(kMasters);
+  std::vector<UniqueFd> listeners;  // all at once, so that all differ
+  for (std::string& address : bound) listeners.push_back(net::ListenTcp(host + ":0", &address));
   return bound;
 }
 
@@ -112,7 +115,7 @@ void Agent::Run() {
                           {"pid", ::getpid()},
                           {"cores", std::max(1, std::min(static_cast<int>(AllowedCpus().count()),
                                                          CgroupCpuLimit()))},
-                          {"master", FreeAddress(driver_->fd(), driver_host_.empty())},
+                          {"masters", FreeAddresses(driver_->fd(), driver_host_.empty())},
                           {"version", ORCA_VERSION}}});
   WatchForSilence();
   loop_.Run();

@@ -447,7 +447,7 @@ void Controller::WatchForSilence() {
 
 void Controller::HearHello(Node& node, const Json& head) {
   node.host = head.at("host").get<std::string>();
-  node.master = head.at("master").get<std::string>();
+  node.masters = head.at("masters").get<std::vector<std::string>>();
   node.cores = node.remote ? head.at("cores").get<int>() : cores();
   const auto version = head.at("version").get<std::string>();
   const std::lock_guard lock(mutex_);
@@ -590,8 +590,8 @@ void Controller::Begin(const std::shared_ptr<Job>& job) {
           {"threads", job->spec.threads},
           {"attempt", job->attempt}});
   const bool pin = job->spec.workers * job->spec.threads == cores_;
-  const std::string& master =
-      nodes_[static_cast<std::size_t>(workers_.at(job->members[0]).node)]->master;
+  const auto& masters =
+      nodes_[static_cast<std::size_t>(workers_.at(job->members[0]).node)]->masters;
   for (auto& [node, ranks] : members) {
     nodes_[static_cast<std::size_t>(node)]->link->Send(
         {.head = {{"op", "call"},
@@ -603,7 +603,7 @@ void Controller::Begin(const std::shared_ptr<Job>& job) {
                   {"attempt", job->attempt},
                   {"threads", job->spec.threads},
                   {"pin", pin},
-                  {"master", master},
+                  {"master", masters.at(job->call % masters.size())},
                   {"group", "run-" + id_},
                   {"generation", job->group->generation},
                   {"store", store_address_},
