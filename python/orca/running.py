@@ -15,12 +15,14 @@ import os
 import pickle
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from orca.comm import Array, Communicator, ReduceOp
 from orca.context import current_context
 from orca.errors import InvalidArgumentError, WorkerFailedError
 from orca.pickles import dumps, loads
+
+if TYPE_CHECKING:  # It imports numpy, which a driver may never need.
+    from orca.comm import Array, Communicator, ReduceOp
 
 __all__ = [
     "allgather",
@@ -256,6 +258,8 @@ def communicator() -> Communicator:
     """The group of all workers that run the function, with every collective; see ``orca.comm``."""
     global _group
     if _group is None:
+        from orca.comm import Communicator
+
         _group = (
             Communicator.connect(rank=0, world=1)
             if _task is None
