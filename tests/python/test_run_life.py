@@ -319,7 +319,8 @@ def test_a_dead_agent_ends_its_runs_and_the_next_context_works(
     assert time.monotonic() - start < 1
     assert isinstance(error, WorkerFailedError)
     host = os.uname().nodename
-    assert f"the agent of node 0 ({host}) was killed by signal 9 (SIGKILL)" in str(error)
+    assert f"the agent of node 0 ({host})" in str(error)
+    assert "was killed by signal 9 (SIGKILL)" in str(error)
     wait_until(lambda: not any(map(is_alive, others)), 5, "its workers are gone")
     with pytest.raises(WorkerFailedError, match="agent"):
         orca.run(checks.who)
