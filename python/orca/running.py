@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
-import pickle
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any

@@ -173,6 +173,20 @@ def test_environment_and_directory_are_the_driver_s_now(
     assert orca.run(see, workers=2) == [(None, home, here)] * 2
 
 
+def test_a_function_does_not_move_the_next_one(tmp_path: Path) -> None:
+    def moves() -> None:
+        os.chdir(tmp_path)
+        sys.path.insert(0, "/nowhere")
+        logging.getLogger().setLevel(5)
+
+    def where() -> tuple[str, str, int]:
+        return str(Path.cwd()), sys.path[0], logging.getLogger().level
+
+    mine = where()
+    orca.run(moves, workers=2)
+    assert orca.run(where, workers=2) == [mine] * 2
+
+
 def test_a_worker_s_environment_has_nothing_of_our_own_making() -> None:
     mine = dict(os.environ)
     theirs = orca.run(lambda: dict(os.environ), workers=1)[0]
