@@ -206,20 +206,17 @@ class _Worker:
 
     def _take_place(self, task: Any) -> None:
         """This task's rank, processors and threads, unless they are as before."""
-        place = (
-            *(task.rank, task.world, task.local_rank, task.local_world),
-            *(task.threads, task.cpus, task.master),
-        )
+        address, _, port = task.master.rpartition(":")
+        # Each call has a port of its own.
+        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = address.strip("[]"), port
+        place = (task.rank, task.world, task.local_rank, task.local_world, task.threads, task.cpus)
         if place == self._place:
             return
-        address, _, port = task.master.rpartition(":")
         os.environ |= {
             "RANK": str(task.rank),
             "WORLD_SIZE": str(task.world),
             "LOCAL_RANK": str(task.local_rank),
             "LOCAL_WORLD_SIZE": str(task.local_world),
-            "MASTER_ADDR": address.strip("[]"),
-            "MASTER_PORT": port,
             "OMP_NUM_THREADS": str(task.threads),
         }
         os.sched_setaffinity(0, task.cpus or self._cpus)
