@@ -25,9 +25,11 @@ from orca.errors import FailedPreconditionError, InvalidArgumentError
 
 __all__ = ["OrcaContext", "current_context", "init_orca_context", "stop_orca_context"]
 
-_FRAMEWORKS = ("torch",)
+FRAMEWORKS = ("torch",)
 _log = logging.getLogger("orca")
 _current: _Context | None = None
+_absence = "there is no Orca context; call orca.init_orca_context() first"
+_of_parents: list[_Context] = []  # of processes that this one was forked from; never used
 _lock = threading.Lock()
 
 
@@ -87,7 +89,7 @@ def init_orca_context(
             _core.Context.start(
                 _read_cores(cores),
                 _read_memory(memory),
-                float(os.environ.get("ORCA_SILENCE", "5")),
+                _read_silence(),
                 num_nodes if joining else 0,
                 address,
                 os.fspath(secret_file),
@@ -129,10 +131,14 @@ class OrcaContext:
 def current_context() -> _Context:
     """The context, for the other modules of this package."""
     if _current is None:
-        raise FailedPreconditionError(
-            "there is no Orca context; call orca.init_orca_context() first"
-        )
+        raise FailedPreconditionError(_absence)
     return _current
+
+
+def explain_absence(text: str) -> None:
+    """Says why this process has no context, for errors of calls that need one."""
+    global _absence
+    _absence = text
 
 
 class _Context:
@@ -153,7 +159,7 @@ class _Context:
 
     def kind(self) -> str:
         """The nursery that suits what the program has imported so far; starts it."""
-        frameworks = [name for name in _FRAMEWORKS if name in sys.modules]
+        frameworks = [name for name in FRAMEWORKS if name in sys.modules]
         kind = "+".join(["python", *frameworks])
         if kind not in self._kinds:
             self.native.prepare(
@@ -242,4 +248,31 @@ def _read_memory(memory: int | str | None) -> int:
     return size
 
 
+def _read_silence() -> float:
+    text = os.environ.get("ORCA_SILENCE", "5")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0
+    if not 0.01 <= seconds <= 86400:
+        raise InvalidArgumentError(
+            f"ORCA_SILENCE={text!r} is not a number of seconds from 0.01 to 86400; give how long a "
+            "worker may be silent"
+        )
+    return seconds
+
+
+def _forget_after_fork() -> None:
+    global _current, _lock
+    _lock = threading.Lock()
+    if _current is not None:
+        _of_parents.append(_current)
+        _current = None
+        explain_absence(
+            "this process was forked from one with an Orca context, which stays with its parent; "
+            "call orca.run() there, or orca.init_orca_context() here"
+        )
+
+
 atexit.register(stop_orca_context)
+os.register_at_fork(after_in_child=_forget_after_fork)

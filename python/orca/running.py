@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
-import pickle
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from orca.comm import Array, Communicator, ReduceOp
 from orca.context import current_context
 from orca.errors import InvalidArgumentError, WorkerFailedError
+from orca.pickles import dumps, loads
+
+if TYPE_CHECKING:  # It imports numpy, which a driver may never need.
+    from orca.comm import Array, Communicator, ReduceOp
 
 __all__ = [
     "allgather",
@@ -41,6 +43,8 @@ __all__ = [
 
 
 # --- on the driver
+
+_LOOK = 0.05  # Seconds between looks for signals: two interrupts are two, unless closer than that.
 
 
 def run(
@@ -85,10 +89,13 @@ def run(
     """
     call = _begin(fn, args, kwargs, workers, threads, on_failure, max_restarts)
     try:
-        while not call.wait(0.5):
+        while not call.wait(_LOOK):
             pass
     except BaseException:
         call.cancel("it was interrupted")
+        # The functions tidy up, and what does not stop is killed. A second interrupt ends this wait.
+        while not call.wait(_LOOK):
+            pass
         raise
     return _results(call)
 
@@ -156,15 +163,14 @@ def _begin(
     on_failure: str,
     max_restarts: int,
 ) -> Any:
-    if not callable(fn):
-        raise InvalidArgumentError(f"fn {fn!r} cannot be called; give a function")
+    _check(fn, args, kwargs, on_failure, max_restarts)
     for name, value in (("workers", workers), ("threads", threads)):
-        if value is not None and (not isinstance(value, int) or value < 1):
+        if value is not None and (not _is_whole(value) or value < 1):
             raise InvalidArgumentError(
                 f"{name} {value!r} is not positive; give a whole number from 1, or leave it out"
             )
     context = current_context()
-    parts = dumps((fn, tuple(args), dict(kwargs or {})))
+    parts = dumps((fn, tuple(args), dict(kwargs or {})), names=("fn", "args", "kwargs"))
     return context.native.submit(
         context.kind(),
         [context.setting(), *parts],
@@ -175,27 +181,37 @@ def _begin(
     )
 
 
+def _check(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    on_failure: str,
+    max_restarts: int,
+) -> None:
+    if not callable(fn):
+        raise InvalidArgumentError(f"fn {fn!r} cannot be called; give a function")
+    if isinstance(args, str) or not isinstance(args, Iterable):
+        raise InvalidArgumentError(f"args {args!r} is not a list or tuple; give ({args!r},)")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise InvalidArgumentError(f"kwargs {kwargs!r} is not a dict; give the names and values")
+    if not isinstance(on_failure, str):
+        raise InvalidArgumentError(
+            f'on_failure {on_failure!r} is not a text; give "raise", "restart" or "shrink"'
+        )
+    if not _is_whole(max_restarts) or max_restarts < 0:
+        raise InvalidArgumentError(
+            f"max_restarts {max_restarts!r} is not a whole number from 0; 0 means never"
+        )
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def _results(call: Any) -> list[Any]:
     if (failure := call.failure()) is not None:
         raise WorkerFailedError(**failure)
     return [loads(parts) for parts in call.results()]
-
-
-def dumps(value: Any) -> list[Any]:
-    """A pickle, and the buffers that lie beside it."""
-    import cloudpickle
-
-    buffers: list[pickle.PickleBuffer] = []
-    try:
-        pickled = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-        return [pickled, *(buffer.raw() for buffer in buffers)]
-    except (pickle.PicklingError, TypeError, AttributeError, RecursionError, BufferError) as error:
-        raise InvalidArgumentError(f"cannot be sent to another process: {error}") from error
-
-
-def loads(parts: Sequence[Any]) -> Any:
-    """The value that ``dumps`` packed."""
-    return pickle.loads(parts[0], buffers=parts[1:])
 
 
 # --- where a function runs
@@ -241,6 +257,8 @@ def communicator() -> Communicator:
     """The group of all workers that run the function, with every collective; see ``orca.comm``."""
     global _group
     if _group is None:
+        from orca.comm import Communicator
+
         _group = (
             Communicator.connect(rank=0, world=1)
             if _task is None

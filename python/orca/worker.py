@@ -6,10 +6,13 @@ whenever the agent asks for one.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import faulthandler
 import gc
 import importlib
 import io
+import itertools
 import json
 import logging
 import os
@@ -18,13 +21,13 @@ import random
 import signal
 import sys
 import traceback
-from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
 
-from orca import running
+from orca import context, running
 from orca._native import _core
 from orca.errors import (
     AbortedError,
@@ -34,6 +37,7 @@ from orca.errors import (
     UnavailableError,
     WaitTimeoutError,
 )
+from orca.pickles import dumps
 
 _INTERRUPT = signal.SIGUSR2
 # What may only be the consequence of another rank's end.
@@ -47,16 +51,18 @@ class Cancelled(BaseException):
 def main() -> NoReturn:
     """Runs the nursery until its agent is gone."""
     nursery = _core.Nursery()
-    frameworks = [name for name in os.environ.get("ORCA_PRELOAD", "").split(",") if name]
-    adapters = [importlib.import_module(f"orca.adapters.{name}.worker") for name in frameworks]
+    for name in filter(None, os.environ.get("ORCA_PRELOAD", "").split(",")):
+        importlib.import_module(f"orca.adapters.{name}.worker")
     importlib.import_module("cloudpickle")
+    for name, value in json.loads(os.environ["ORCA_BEFORE"]).items():
+        _set_variable(name, value)
     nursery.ready(_threads())
     gc.collect()
     gc.freeze()
     while (birth := nursery.next()) is not None:
         pid = os.fork()
         if pid == 0:
-            _live(birth, [adapter.begin for adapter in adapters])
+            _live(birth)
         nursery.forked(birth.worker, pid)
         del birth
     os._exit(0)
@@ -66,7 +72,7 @@ def _threads() -> int:
     return len(list(Path("/proc/self/task").iterdir()))
 
 
-def _live(birth: Any, begins: list[Callable[[int], None]]) -> NoReturn:
+def _live(birth: Any) -> NoReturn:
     code = 1
     try:
         birth.settle()
@@ -75,15 +81,35 @@ def _live(birth: Any, begins: list[Callable[[int], None]]) -> NoReturn:
             io.FileIO(2, "w"), line_buffering=True, errors="backslashreplace"
         )
         faulthandler.enable(sys.stderr)
+        context.explain_absence(
+            "a function on a worker has no Orca context; call orca.run() in the driver, or "
+            "orca.init_orca_context() here"
+        )
         native = _core.Worker(birth)
         # After the engine's own handler, which it calls: both stacks are printed.
         faulthandler.register(signal.SIGUSR1, sys.stderr, all_threads=True, chain=True)
-        _Worker(native, begins).work()
+        _Worker(native).work()
         code = 0
     except BaseException:
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def _adapters() -> list[ModuleType]:
+    """What the worker has to do with the frameworks that are loaded here, by whomever."""
+    names = [name for name in context.FRAMEWORKS if name in sys.modules]
+    return [importlib.import_module(f"orca.adapters.{name}.worker") for name in names]
+
+
+def _set_blas_threads(threads: int) -> None:
+    """For numpy, whose library reads the environment only once, in the nursery."""
+    mapped = (line.split() for line in Path("/proc/self/maps").read_text().splitlines())
+    for path in {words[-1] for words in mapped if "openblas" in words[-1]}:
+        library = ctypes.CDLL(path)
+        for prefix, suffix in itertools.product(("", "scipy_"), ("", "64_")):
+            with contextlib.suppress(AttributeError):
+                getattr(library, f"{prefix}openblas_set_num_threads{suffix}")(threads)
 
 
 class _ToDriver(logging.Handler):
@@ -95,19 +121,21 @@ class _ToDriver(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._native.log(record.name, record.levelno, self.format(record))
+            self._native.log(_sendable(record.name), record.levelno, _sendable(self.format(record)))
         except Exception:
             self.handleError(record)
 
 
 class _Worker:
-    def __init__(self, native: Any, begins: list[Callable[[int], None]]) -> None:
+    def __init__(self, native: Any) -> None:
         self._native = native
-        self._begins = begins
-        self._setting = b""
+        self._pickled = b""
+        self._setting: dict[str, Any] = {}
         self._place: tuple[Any, ...] | None = None
+        self._threads = 0
         self._cpus = os.sched_getaffinity(0)
         self._inside = False  # the user's function
+        self._overridden: dict[str, str | None] = {}  # what the environment had before the task
         random.seed()
         np.random.seed()
         logging.getLogger().addHandler(_ToDriver(native))
@@ -141,47 +169,65 @@ class _Worker:
         self._take_place(task)
         try:
             self._inside = True
+            self._interrupt(0, None)  # Before this line a signal does nothing.
             function, args, kwargs = pickle.loads(call, buffers=buffers)
             result = function(*args, **kwargs)
         finally:
             self._inside = False
-        return running.dumps(result)
+            self._clean_up()
+        return dumps(result)
+
+    def _clean_up(self) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # Whatever the function made of it.
+                stream.flush()
+        for adapter in _adapters():
+            try:
+                adapter.end()
+            except Exception:
+                logging.getLogger("orca").warning("after a function", exc_info=True)
 
     def _settle(self, pickled: bytes) -> None:
-        """The driver's environment, paths and directory, unless they are as before."""
-        if pickled == self._setting:
-            return
-        self._setting = pickled
-        setting = pickle.loads(pickled)
-        for name, value in setting["environment"].items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-        sys.path[:] = setting["path"]
-        os.chdir(setting["directory"])
-        logging.getLogger().setLevel(setting["log_level"])
-        self._place = None
+        """The driver's environment, paths and directory."""
+        if pickled != self._pickled:
+            self._pickled = pickled
+            self._setting = pickle.loads(pickled)
+            self._place = None
+            changes = self._setting["environment"]
+            for name in self._overridden.keys() - changes.keys():
+                _set_variable(name, self._overridden.pop(name))
+            for name, value in changes.items():
+                self._overridden.setdefault(name, os.environ.get(name))
+                _set_variable(name, value)
+        # The function before may have changed these.
+        if sys.path != self._setting["path"]:
+            sys.path[:] = self._setting["path"]
+        if _directory() != self._setting["directory"]:
+            os.chdir(self._setting["directory"])
+        if logging.getLogger().level != self._setting["log_level"]:
+            logging.getLogger().setLevel(self._setting["log_level"])
 
     def _take_place(self, task: Any) -> None:
         """This task's rank, processors and threads, unless they are as before."""
+        address, _, port = task.master.rpartition(":")
+        # Each call has a port of its own.
+        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = address.strip("[]"), port
         place = (task.rank, task.world, task.local_rank, task.local_world, task.threads, task.cpus)
         if place == self._place:
             return
-        address, _, port = task.master.rpartition(":")
         os.environ |= {
             "RANK": str(task.rank),
             "WORLD_SIZE": str(task.world),
             "LOCAL_RANK": str(task.local_rank),
             "LOCAL_WORLD_SIZE": str(task.local_world),
-            "MASTER_ADDR": address.strip("[]"),
-            "MASTER_PORT": port,
             "OMP_NUM_THREADS": str(task.threads),
         }
         os.sched_setaffinity(0, task.cpus or self._cpus)
-        if self._place is None or self._place[4] != task.threads:
-            for begin in self._begins:
-                begin(task.threads)
+        if task.threads != self._threads:
+            self._threads = task.threads
+            _set_blas_threads(task.threads)
+            for adapter in _adapters():
+                adapter.begin(task.threads)
         self._place = place
 
     def _failed(self, error: BaseException) -> None:
@@ -193,21 +239,44 @@ class _Worker:
             frames = frames.tb_next
         text = "".join(traceback.format_exception(type(error), error, frames))
         try:
-            parts = running.dumps(error)
+            message = "it was cancelled" if cancelled else str(error)
+        except Exception:
+            message = "(its text cannot be had)"
+        try:
+            parts = dumps(error)
         except Exception:
             parts = []
         name = type(error).__qualname__
         if type(error).__module__ != "builtins" and not isinstance(error, OrcaError):
             name = f"{type(error).__module__}.{name}"
-        self._native.failed(
-            name, "it was cancelled" if cancelled else str(error), text, echo, parts
-        )
+        self._native.failed(_sendable(name), _sendable(message), _sendable(text), echo, parts)
+
+
+def _directory() -> str | None:
+    try:
+        return str(Path.cwd())
+    except OSError:  # Somebody removed it.
+        return None
+
+
+def _set_variable(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
+
+
+def _sendable(text: str) -> str:
+    """Without lone surrogates, which UTF-8 cannot have."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def nursery_environment(frameworks: list[str]) -> dict[str, str]:
     """What a nursery's environment has beside the driver's own."""
-    one = dict.fromkeys(["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"], "1")
-    return one | {"ORCA_PRELOAD": ",".join(frameworks), "ORCA_SYS_PATH": json.dumps(sys.path)}
+    changes = dict.fromkeys(["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"], "1")
+    changes |= {"ORCA_PRELOAD": ",".join(frameworks), "ORCA_SYS_PATH": json.dumps(sys.path)}
+    ours = [*changes, "ORCA_NURSERY", "ORCA_BEFORE"]
+    return changes | {"ORCA_BEFORE": json.dumps({name: os.environ.get(name) for name in ours})}
 
 
 def nursery_command() -> list[str]:

@@ -26,6 +26,9 @@ class Agent {
   Agent(std::unique_ptr<Link> driver, std::string host);
   ~Agent();
   void Run();
+  /// Ends when `process` does. The link alone does not tell: a child that the driver forked holds
+  /// its end, too.
+  void EndWith(pid_t process);
 
  private:
   using Clock = Loop::Clock;
@@ -58,6 +61,7 @@ class Agent {
     Parcel parcel;  // and the function for it
     Clock::time_point heard;
     bool link_lost = false;
+    int births = 0;  // more than one when its nursery died before it was there
     bool killed_for_silence = false;
     std::string fate;  // why the agent itself killed it
   };
@@ -80,7 +84,8 @@ class Agent {
   void KillOrphans();
   void WatchForSilence();
   void WatchPipe(Pipe& pipe, int stream, std::function<Worker*()> owner, std::string kind);
-  void ReadPipe(Pipe& pipe, int stream, Worker* worker, const std::string& kind);
+  bool ReadPipe(Pipe& pipe, int stream, Worker* worker, const std::string& kind);
+  void DrainPipes(Worker& worker);
   void TellOutput(const Worker* worker, const std::string& kind, int stream, std::string text);
   void CloseWorker(Worker& worker);
   void EndAll();
@@ -92,6 +97,7 @@ class Agent {
   Clock::time_point driver_heard_;
   bool stopping_ = false;
   UniqueFd signals_;
+  UniqueFd process_;  // whose end is this one's
   std::map<std::string, Nursery> nurseries_;
   std::map<std::uint64_t, Worker> workers_;
   std::chrono::milliseconds silence_{5000};

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -35,14 +36,16 @@ constexpr std::size_t kLongestLine = std::size_t{16} << 10;
 constexpr std::size_t kDriverBacklog = std::size_t{4} << 20;
 constexpr int kNurseryTries = 3;
 constexpr milliseconds kStatusWait(500);
+// Calls that run at once must not meet at the same one.
+constexpr std::size_t kMasters = 16;
 constexpr std::chrono::seconds kJoinTimeout(60);
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// The address of this end of `socket` with a port that is free now.
-std::string FreeAddress(int socket, bool is_unix) {
+// The address of this end of `socket` with ports that are free now.
+std::vector<std::string> FreeAddresses(int socket, bool is_unix) {
   std::string host = "127.0.0.1";
   sockaddr_storage mine{};
   socklen_t length = sizeof mine;
@@ -52,8 +55,9 @@ std::string FreeAddress(int socket, bool is_unix) {
                     0, NI_NUMERICHOST) == 0) {
     host = mine.ss_family == AF_INET6 ? fmt::format("[{}]", text.data()) : text.data();
   }
-  std::string bound;
-  const UniqueFd listener = net::ListenTcp(host + ":0", &bound);
+  std::vector<std::string> bound(kMasters);
+  std::vector<UniqueFd> listeners;  // all at once, so that all differ
+  for (std::string& address : bound) listeners.push_back(net::ListenTcp(host + ":0", &address));
   return bound;
 }
 
@@ -97,13 +101,22 @@ Agent::Agent(std::unique_ptr<Link> driver, std::string host)
 
 Agent::~Agent() { EndAll(); }
 
+void Agent::EndWith(pid_t process) {
+  process_ = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
+  if (!process_) return;  // an old kernel: the link has to do
+  loop_.Watch(process_.get(), [this] {
+    loop_.Forget(process_.get());
+    loop_.Stop();
+  });
+}
+
 void Agent::Run() {
   driver_->Send({.head = {{"op", "hello"},
                           {"host", HostName()},
                           {"pid", ::getpid()},
                           {"cores", std::max(1, std::min(static_cast<int>(AllowedCpus().count()),
                                                          CgroupCpuLimit()))},
-                          {"master", FreeAddress(driver_->fd(), driver_host_.empty())},
+                          {"masters", FreeAddresses(driver_->fd(), driver_host_.empty())},
                           {"version", ORCA_VERSION}}});
   WatchForSilence();
   loop_.Run();
@@ -256,6 +269,9 @@ void Agent::HandleNursery(const std::string& kind) {
       if (op == "ready") {
         nursery.ready = true;
         nursery.failures = 0;
+        for (const std::uint64_t id : nursery.unborn)
+          if (const auto found = workers_.find(id); found != workers_.end())
+            found->second.heard = Clock::now();
         driver_->Send(
             {.head = {
                  {"op", "nursery"}, {"kind", kind}, {"threads", message->head.at("threads")}}});
@@ -341,6 +357,8 @@ void Agent::AskForWorker(Nursery& nursery, Worker& worker) {
   nursery.link->Send(std::move(fork));
   nursery.unborn.push_back(worker.id);
   if (again) CloseWorker(worker);
+  worker.link_lost = false;
+  ++worker.births;
   worker.link = std::make_unique<UnixLink>(std::move(mine));
   worker.pipes[0].fd = std::move(output);
   worker.pipes[1].fd = std::move(errors);
@@ -374,8 +392,7 @@ void Agent::HandleWorker(std::uint64_t id) {
       message->head["time"] = Now();
       if (op == "done" || op == "failed") {
         // What it printed comes before what it returned.
-        for (int stream = 0; stream < 2; ++stream)
-          if (worker.pipes[stream].fd) ReadPipe(worker.pipes[stream], stream, &worker, worker.kind);
+        DrainPipes(worker);
         worker.call = 0;
         worker.parcel = {};
       }
@@ -392,9 +409,9 @@ void Agent::LoseLink(Worker& worker) {
   if (worker.link_lost) return;
   worker.link_lost = true;
   loop_.Forget(worker.link->fd());
-  loop_.At(Clock::now() + kStatusWait, [this, id = worker.id] {
+  loop_.At(Clock::now() + kStatusWait, [this, id = worker.id, births = worker.births] {
     const auto found = workers_.find(id);
-    if (found == workers_.end()) return;
+    if (found == workers_.end() || found->second.births != births) return;
     if (found->second.pid > 0) ::kill(-found->second.pid, SIGKILL);
     WorkerDied(id, "closed its connection and was killed");
   });
@@ -412,8 +429,7 @@ void Agent::WorkerDied(std::uint64_t id, const std::string& how) {
   if (worker.pid > 0) ::kill(-worker.pid, SIGKILL);  // its children, if it left any
   // Its last words may still be in the link and the pipes.
   if (!worker.link_lost) HandleWorker(id);
-  for (int stream = 0; stream < 2; ++stream)
-    if (worker.pipes[stream].fd) ReadPipe(worker.pipes[stream], stream, &worker, worker.kind);
+  DrainPipes(worker);
   std::string last;
   for (const std::string& line : worker.last_lines) last += line + "\n";
   std::string text = worker.fate.empty() ? how : worker.fate;
@@ -461,6 +477,13 @@ void Agent::WatchForSilence() {
     KillWorker(worker, fmt::format("gave no sign of life for {:.1f} s (the process was {}) and was "
                                    "killed",
                                    seconds, ProcessState(worker.pid)));
+  }
+  // A nursery that does not fork is stopped or stuck; another takes its place and what it owes.
+  for (const auto& [kind, nursery] : nurseries_) {
+    if (!nursery.ready || nursery.unborn.empty()) continue;
+    const auto owed = workers_.find(nursery.unborn.front());
+    if (owed != workers_.end() && now - owed->second.heard >= silence_)
+      ::kill(nursery.pid, SIGKILL);
   }
   loop_.At(now + silence_ / 10, [this] { WatchForSilence(); });
 }
@@ -535,29 +558,46 @@ void Agent::WatchPipe(Pipe& pipe, int stream, std::function<Worker*()> owner, st
       });
 }
 
-void Agent::ReadPipe(Pipe& pipe, int stream, Worker* worker, const std::string& kind) {
+// All that is there now; a child of the worker may go on writing for ever.
+void Agent::DrainPipes(Worker& worker) {
+  constexpr int kMostReads = 64;
+  for (int stream = 0; stream < 2; ++stream) {
+    Pipe& pipe = worker.pipes[stream];
+    for (int i = 0; i < kMostReads && pipe.fd; ++i)
+      if (!ReadPipe(pipe, stream, &worker, worker.kind)) break;
+    // The next line is of another call.
+    if (!pipe.unfinished.empty())
+      TellOutput(&worker, worker.kind, stream, std::exchange(pipe.unfinished, {}));
+  }
+}
+
+// Whether there may be more.
+bool Agent::ReadPipe(Pipe& pipe, int stream, Worker* worker, const std::string& kind) {
   std::array<char, 16384> buffer;
   std::string text = std::exchange(pipe.unfinished, {});
   bool ended = false;
+  bool full = false;
   for (;;) {
     const ssize_t got = ::read(pipe.fd.get(), buffer.data(), buffer.size());
     if (got < 0 && errno == EINTR) continue;
     ended = got == 0;
     if (got <= 0) break;
     text.append(buffer.data(), static_cast<std::size_t>(got));
-    if (text.size() >= buffer.size()) break;
+    full = text.size() >= buffer.size();
+    if (full) break;
   }
   // Whole lines, unless one is very long or the process has ended.
   const std::size_t end = text.rfind('\n');
-  if (!ended && text.size() < kLongestLine) {
+  if (!ended && (end != std::string::npos || text.size() < kLongestLine)) {
     const std::size_t whole = end == std::string::npos ? 0 : end + 1;
     pipe.unfinished = text.substr(whole);
     text.resize(whole);
   }
   if (!text.empty()) TellOutput(worker, kind, stream, std::move(text));
-  if (!ended) return;
+  if (!ended) return full;
   loop_.Forget(pipe.fd.get());
   pipe.fd.Reset();
+  return false;
 }
 
 void Agent::TellOutput(const Worker* worker, const std::string& kind, int stream,
@@ -578,7 +618,11 @@ void Agent::TellOutput(const Worker* worker, const std::string& kind, int stream
                           {"text", std::move(text)}}});
 }
 
-void RunAgent(UniqueFd driver) { Agent(std::make_unique<UnixLink>(std::move(driver)), "").Run(); }
+void RunAgent(UniqueFd driver) {
+  Agent agent(std::make_unique<UnixLink>(std::move(driver)), "");
+  agent.EndWith(::getppid());
+  agent.Run();
+}
 
 void JoinAsAgent(const std::string& address, const std::string& secret_file) {
   const net::Secret secret = net::Secret::FromFile(secret_file);

@@ -72,7 +72,7 @@ class Controller {
     bool joined = false;
     bool lost = false;
     std::string host;
-    std::string master;  // "address:port" where torch's ranks may meet, if rank 0 is here
+    std::vector<std::string> masters;  // "address:port" where torch's ranks may meet, one a call
     int cores = 0;
     Loop::Clock::time_point heard;
   };

@@ -470,7 +470,7 @@ void Controller::WatchForSilence() {
 
 void Controller::HearHello(Node& node, const Json& head) {
   node.host = head.at("host").get<std::string>();
-  node.master = head.at("master").get<std::string>();
+  node.masters = head.at("masters").get<std::vector<std::string>>();
   node.cores = node.remote ? head.at("cores").get<int>() : cores();
   const auto version = head.at("version").get<std::string>();
   const std::lock_guard lock(mutex_);
@@ -613,8 +613,8 @@ void Controller::Begin(const std::shared_ptr<Job>& job) {
           {"threads", job->spec.threads},
           {"attempt", job->attempt}});
   const bool pin = job->spec.workers * job->spec.threads == cores_;
-  const std::string& master =
-      nodes_[static_cast<std::size_t>(workers_.at(job->members[0]).node)]->master;
+  const auto& masters =
+      nodes_[static_cast<std::size_t>(workers_.at(job->members[0]).node)]->masters;
   for (auto& [node, ranks] : members) {
     nodes_[static_cast<std::size_t>(node)]->link->Send(
         {.head = {{"op", "call"},
@@ -626,7 +626,7 @@ void Controller::Begin(const std::shared_ptr<Job>& job) {
                   {"attempt", job->attempt},
                   {"threads", job->spec.threads},
                   {"pin", pin},
-                  {"master", master},
+                  {"master", masters.at(job->call % masters.size())},
                   {"group", "run-" + id_},
                   {"generation", job->group->generation},
                   {"store", store_address_},
@@ -657,10 +657,17 @@ std::vector<int> Controller::NodesOfRanks(int world) const {
 // One of `kind` on `node` that is not among `taken`, the oldest first, or a new one.
 std::uint64_t Controller::IdleWorker(const std::string& kind, int node,
                                      const std::vector<std::uint64_t>& taken) {
+  // A rank that has ended stays with its call, which may yet begin anew.
+  const auto is_held = [this](std::uint64_t id) {
+    return std::ranges::any_of(jobs_, [id](const auto& entry) {
+      const Job& job = *entry.second;
+      return !job.ended() && std::ranges::find(job.members, id) != job.members.end();
+    });
+  };
   for (const auto& [id, worker] : workers_) {
-    if (worker.call == 0 && worker.kind == kind && worker.node == node &&
-        std::ranges::find(taken, id) == taken.end())
-      return id;
+    const bool fits = worker.kind == kind && worker.node == node;
+    const bool is_taken = std::ranges::find(taken, id) != taken.end();
+    if (worker.call == 0 && fits && !is_taken && !is_held(id)) return id;
   }
   const std::uint64_t id = ++last_worker_;
   workers_[id] = {.id = id, .node = node, .kind = kind};
@@ -760,6 +767,7 @@ void Controller::AddCause(const std::shared_ptr<Job>& job, Cause cause) {
 void Controller::Conclude(std::uint64_t call, int attempt) {
   const auto job = FindJob(call);
   if (!job || job->attempt != attempt || job->again || job->ended()) return;
+  if (!job->cancel_reason.empty()) return;  // it ends when all ranks have stopped
   job->group->broken = true;
   const RunFailure failure = Describe(*job);
   const bool died = std::ranges::any_of(job->causes, [](const Cause& c) { return c.died; });
@@ -810,6 +818,8 @@ void Controller::RankEnded(const std::shared_ptr<Job>& job, int rank) {
     Begin(job);
     return;
   }
+  if (!job->cancel_reason.empty())
+    job->End({}, RunFailure{.text = job->cancel_reason, .cancelled = true});
   if (job->ended()) {
     Finish(job);
     return;
@@ -838,8 +848,8 @@ void Controller::CancelJob(std::uint64_t call, const std::string& reason) {
   if (!job || job->ended()) return;
   job->cancel_reason = reason;
   Note("cancelled", -1, reason, {{"call", static_cast<double>(call)}});
-  job->End({}, RunFailure{.text = reason, .cancelled = true});
   if (const auto waits = std::ranges::find(waiting_, job); waits != waiting_.end()) {
+    job->End({}, RunFailure{.text = reason, .cancelled = true});
     waiting_.erase(waits);
     jobs_.erase(call);
     Schedule();

@@ -72,6 +72,8 @@ pid_t StartDetached(const Program& program, const UniqueFd& link) {
   // A high number first: dup2 of a descriptor onto itself would leave it close-on-exec.
   const UniqueFd high(::fcntl(link.get(), F_DUPFD_CLOEXEC, kLinkFd + 1));
   posix_spawn_file_actions_adddup2(&actions, high.get(), kLinkFd);
+  // What is typed or piped into the driver is the driver's.
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   sigset_t none;
   sigemptyset(&none);
   sigset_t all;

@@ -22,3 +22,14 @@ def test_the_demo_learns(backend, tmp_path):
         timeout=120,
     )
     assert json.loads(result.read_text())["accuracy"] > 0.7
+
+
+def test_functions_run_on_workers():
+    done = run(
+        *(sys.executable, ROOT / "examples/run.py", "--workers", 2, "--darts", 1_000_000),
+        env=clean_environment(),
+        timeout=60,
+    )
+    assert "pi is about 3.14" in done.stdout
+    assert "say 2 workers" in done.stdout
+    assert "[rank 1] I threw 500000 darts" in done.stdout

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher import RankPool, open_sockets
+from processes import agent_of, descendants, descriptors, is_alive, listeners, wait_until
 
 
 def children() -> set[int]:
@@ -35,6 +36,14 @@ def shared_memory() -> set[str]:
     return {entry.name for entry in Path("/dev/shm").iterdir() if entry.name.startswith(ours)}
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Runs are recorded in a folder of these tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ORCA_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def ranks() -> Iterator[RankPool]:
     processes = RankPool()
@@ -45,10 +54,11 @@ def ranks() -> Iterator[RankPool]:
 @pytest.fixture(autouse=True)
 def no_residue(ranks: RankPool) -> Iterator[None]:
     """Every test leaves no process, nothing in /dev/shm and no socket behind."""
+    before = children()
     memory = shared_memory()
     sockets = open_sockets() - ranks.sockets()
     yield
-    strangers = {pid for pid in children() - ranks.pids() if not is_helper(pid)}
+    strangers = {pid for pid in children() - before - ranks.pids() if not is_helper(pid)}
     assert not strangers, f"processes are left: {sorted(strangers)}"
     assert not shared_memory() - memory, "something is left in /dev/shm"
     # A group that failed may still be held by the traceback of its error, or by a thread that ends.
@@ -68,5 +78,39 @@ def pool(ranks: RankPool) -> RankPool:
 def private_env(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The environment for a script of its own: nothing of ours but the search path."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("ORCA_", "DDP_"))}
-    env.update(OMP_NUM_THREADS="1", ORCA_LOG="warn")
+    env.update(OMP_NUM_THREADS="1", ORCA_LOG="warn", ORCA_HOME=os.environ["ORCA_HOME"])
     return env
+
+
+@pytest.fixture(scope="module")
+def local_context() -> Iterator[None]:
+    """A context for a whole file; its time limits are a tenth of the usual ones."""
+    import orca
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ORCA_SILENCE", "0.5")
+        orca.init_orca_context("local", cores=2)
+    orca.run(orca.barrier, workers=2)
+    orca.barrier()  # The group of this process alone stays.
+    yield
+    agent = agent_of(os.getpid())
+    ours = {agent} | descendants(agent)
+    orca.stop_orca_context()
+    assert not [pid for pid in ours if is_alive(pid)], "processes of the context are left"
+
+
+@pytest.fixture
+def no_growth(local_context: None) -> Iterator[None]:
+    """O5: the driver and its agent have no more descriptors than before, and no worker listens."""
+    before = descriptors()
+    yield
+    agent = agent_of(os.getpid())
+    gc.collect()  # A traceback that holds an error that holds results.
+    wait_until(lambda: descriptors() <= before, 5, "the driver's descriptors are closed")
+    wait_until(lambda: not listeners(descendants(agent)), 5, "no worker listens")
+
+    def workers() -> int:
+        return len([pid for pid in descendants(agent) if is_alive(pid)]) - 1
+
+    # Three a worker and a nursery, and a few of its own.
+    wait_until(lambda: descriptors(agent) <= 3 * (workers() + 1) + 12, 5, "the agent's, too")

@@ -81,6 +81,8 @@ class ORCA_API Run {
   virtual const std::vector<Parcel>& results() const = 0;
   /// Why it failed; nothing when it did not.
   virtual const std::optional<RunFailure>& failure() const = 0;
+  /// Stops the function on all workers. The call ends when all have stopped, or were killed after
+  /// the context's `grace`.
   virtual void Cancel(const std::string& reason) = 0;
 };
 

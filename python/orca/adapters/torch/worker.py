@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 
 import torch
 
@@ -16,3 +17,10 @@ def begin(threads: int) -> None:
     """Prepares a forked worker: its number of threads, and random numbers of its own."""
     torch.set_num_threads(threads)
     torch.seed()
+
+
+def end() -> None:
+    """Leaves the process group that a function has not left, so that the next one can form its own."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()

@@ -1,0 +1,83 @@
+"""What the system says about processes: descendants, descriptors, memory, sockets that listen."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+
+def descendants(pid: int) -> set[int]:
+    """The processes below ``pid``."""
+    found: set[int] = set()
+    with contextlib.suppress(OSError):  # One that ends meanwhile.
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in map(int, (task / "children").read_text().split()):
+                found |= {child} | descendants(child)
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    """Whether it runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except OSError:
+        return False
+
+
+def command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def agent_of(pid: int) -> int:
+    """The agent that a driver has started."""
+    return next(p for p in descendants(pid) if " agent --fd" in command(p))
+
+
+def nursery_of(pid: int) -> int:
+    """The only nursery below a driver."""
+    agent = agent_of(pid)
+    children = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
+    return min(int(child) for child in children if "orca.worker" in command(int(child)))
+
+
+def descriptors(pid: int | str = "self") -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def pss(pid: int | str = "self") -> int:
+    """Bytes of memory; what processes share is divided among them."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("the kernel does not tell the Pss")
+
+
+def listeners(pids: Iterable[int]) -> set[str]:
+    """TCP sockets on which these processes listen."""
+    held = set()
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for entry in Path(f"/proc/{pid}/fd").iterdir():
+                held.add(str(entry.readlink()))
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in held:
+                found.add(fields[1])
+    return found
+
+
+def wait_until(condition: Callable[[], object], seconds: float, what: str) -> float:
+    """Waits and returns how long it took."""
+    start = time.monotonic()
+    while not condition():
+        if time.monotonic() - start > seconds:
+            raise AssertionError(f"not within {seconds} s: {what}")
+        time.sleep(0.002)
+    return time.monotonic() - start

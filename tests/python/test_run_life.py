@@ -1,0 +1,464 @@
+"""How a context begins and ends, whoever dies, and that nothing is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import checks_run as checks
+import orca
+from orca.errors import FailedPreconditionError, InvalidArgumentError, WorkerFailedError
+from processes import (
+    agent_of,
+    descendants,
+    descriptors,
+    is_alive,
+    listeners,
+    nursery_of,
+    pss,
+    wait_until,
+)
+
+SCRIPT = Path(__file__).with_name("scripts_run.py")
+
+
+@pytest.fixture
+def environment(private_env: dict[str, str]) -> dict[str, str]:
+    """For programs of our own; limits are a tenth of the usual ones."""
+    return private_env | {"PYTHONPATH": os.pathsep.join(sys.path), "ORCA_SILENCE": "0.5"}
+
+
+@contextlib.contextmanager
+def program(how: str, folder: Path, env: dict[str, str], **more: Any) -> Iterator[Any]:
+    """A program of scripts_run that runs its workers; afterwards none of its processes is left."""
+    with subprocess.Popen(
+        [sys.executable, str(SCRIPT), how, str(folder)], env=env, **more
+    ) as driver:
+        try:
+            ranks = [folder / f"rank-{rank}" for rank in range(2)]
+            wait_until(lambda: all(path.exists() for path in ranks), 30, "both ranks run")
+            everyone = descendants(driver.pid)
+            assert len(everyone) >= 4  # The agent, a nursery, two workers.
+            yield driver
+        finally:
+            driver.kill()
+    took = wait_until(lambda: not any(map(is_alive, everyone)), 5, "all processes are gone")
+    print(f"{how}: all gone after {took:.3f} s")
+
+
+# --- a driver's death
+
+
+def test_all_goes_with_a_killed_driver(environment: dict[str, str], tmp_path: Path) -> None:
+    """F19: within 5 s, the children of its workers, too."""
+    with program("busy", tmp_path, environment) as driver:
+        driver.kill()
+
+
+def test_all_goes_with_a_killed_driver_at_the_usual_limits(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    """F19"""
+    environment.pop("ORCA_SILENCE")
+    with program("busy", tmp_path, environment) as driver:
+        driver.kill()
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGQUIT"])
+def test_all_goes_with_a_driver_that_is_told_to_end(
+    name: str, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """F04, F43"""
+    with program("busy", tmp_path, environment) as driver:
+        driver.send_signal(getattr(signal, name))
+        driver.wait(10)
+
+
+def test_a_child_of_the_driver_does_not_keep_the_workers(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    """F19, F27: such as a loader of data, which holds the driver's descriptors."""
+    child = -1
+    try:
+        with subprocess.Popen(
+            [sys.executable, str(SCRIPT), "with_a_forked_child", str(tmp_path)], env=environment
+        ) as driver:
+            wait_until(lambda: (tmp_path / "rank-1").exists(), 30, "it runs")
+            wait_until(lambda: (tmp_path / "forked").exists(), 30, "the child is there")
+            child = int((tmp_path / "forked").read_text())
+            others = descendants(driver.pid) - {child}
+            driver.kill()
+        wait_until(lambda: not any(map(is_alive, others)), 5, "all but the child are gone")
+        assert is_alive(child)
+    finally:
+        if child > 0:
+            os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("harm", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_driver_and_a_worker_end_together(
+    harm: signal.Signals, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """F20: the worker is dead already, or cannot answer."""
+    with program("busy", tmp_path, environment) as driver:
+        os.kill(int((tmp_path / "rank-1").read_text()), harm)
+        driver.kill()
+
+
+@pytest.mark.parametrize("harm", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_driver_and_its_nursery_end_together(
+    harm: signal.Signals, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """F20"""
+    with program("busy", tmp_path, environment) as driver:
+        os.kill(nursery_of(driver.pid), harm)
+        driver.kill()
+
+
+def test_a_driver_and_its_agent_end_together(environment: dict[str, str], tmp_path: Path) -> None:
+    """F20, F51: nobody is left who could tell the workers; children in sessions of their own stay."""
+    with subprocess.Popen(
+        [sys.executable, str(SCRIPT), "interrupted", str(tmp_path)], env=environment
+    ) as driver:
+        wait_until(lambda: (tmp_path / "rank-1").exists(), 30, "it runs")
+        everyone = descendants(driver.pid)
+        os.kill(agent_of(driver.pid), signal.SIGKILL)
+        driver.kill()
+    wait_until(lambda: not any(map(is_alive, everyone)), 5, "all processes are gone")
+
+
+def test_a_program_that_forgets_to_stop_ends_well(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    with program(
+        "leaves_without_stopping", tmp_path, environment, stderr=subprocess.PIPE, text=True
+    ) as driver:
+        (tmp_path / "go").touch()
+        _, errors = driver.communicate(timeout=10)
+        assert driver.returncode == 0
+        assert errors == ""
+
+
+def test_a_run_after_everything_was_killed_begins_afresh(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    """F26"""
+    for name in ["first", "second"]:
+        folder = tmp_path / name
+        folder.mkdir()
+        with program("busy", folder, environment) as driver:
+            everyone = [driver.pid, *descendants(driver.pid)]
+            for pid in everyone:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "second"]
+
+
+# --- Ctrl-C
+
+
+@contextlib.contextmanager
+def at_a_terminal(how: str, folder: Path, env: dict[str, str]) -> Iterator[tuple[int, int]]:
+    """The program as the foreground job of a terminal: its process and our end of the terminal."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(sys.executable, [sys.executable, str(SCRIPT), how, str(folder)], env)
+    everyone: set[int] = set()
+    try:
+        wait_until(lambda: (folder / "rank-0").exists(), 30, "rank 0 runs")
+        wait_until(lambda: (folder / "rank-1").exists(), 30, "rank 1 runs")
+        everyone = descendants(pid)
+        yield pid, terminal
+        wait_until(lambda: not any(map(is_alive, everyone)), 5, "all processes are gone")
+    finally:
+        for each in everyone | {pid}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+        with contextlib.suppress(OSError):
+            os.close(terminal)
+
+
+def ends_within(pid: int, seconds: float) -> int:
+    status: list[int] = []
+
+    def ended() -> bool:
+        found, how = os.waitpid(pid, os.WNOHANG)
+        if found:
+            status.append(how)
+        return bool(found)
+
+    wait_until(ended, seconds, "the program ends")
+    return status[0]
+
+
+def said(terminal: int) -> str:
+    """All that was printed, until the program has ended."""
+    text = b""
+    with contextlib.suppress(OSError):
+        while piece := os.read(terminal, 65536):
+            text += piece
+    return text.decode(errors="replace")
+
+
+def test_ctrl_c_stops_the_functions_cleanly(environment: dict[str, str], tmp_path: Path) -> None:
+    """F43: once. Finally blocks run, the traceback is of the driver, nothing is left."""
+    with at_a_terminal("interrupted", tmp_path, environment) as (pid, terminal):
+        os.write(terminal, b"\x03")
+        status = ends_within(pid, 2)
+        text = said(terminal)
+        assert os.WTERMSIG(status) == signal.SIGINT
+        assert text.count("KeyboardInterrupt") == 1, text
+        assert "[rank" not in text, text
+    assert len(list(tmp_path.glob("tidy-*"))) == 2
+
+
+def test_ctrl_c_leaves_a_context_that_works(environment: dict[str, str], tmp_path: Path) -> None:
+    """F43: as in a notebook; the workers stay the same."""
+    with at_a_terminal("goes_on", tmp_path, environment) as (pid, terminal):
+        os.write(terminal, b"\x03")
+        text = said(terminal)
+        assert ends_within(pid, 5) == 0, text
+        assert "interrupted" in text
+        assert "True" in text
+    assert len(list(tmp_path.glob("tidy-*"))) == 2
+
+
+def test_ctrl_c_twice_stops_at_once(environment: dict[str, str], tmp_path: Path) -> None:
+    """F43: also what does not listen, and at the usual limits."""
+    environment.pop("ORCA_SILENCE")
+    with at_a_terminal("stubborn", tmp_path, environment) as (pid, terminal):
+        os.write(terminal, b"\x03")
+        time.sleep(0.3)
+        os.write(terminal, b"\x03")
+        start = time.monotonic()
+        ends_within(pid, 2)
+        print(f"ended after {time.monotonic() - start:.3f} s")
+
+
+def test_a_closed_terminal_ends_all(environment: dict[str, str], tmp_path: Path) -> None:
+    """F43"""
+    with at_a_terminal("interrupted", tmp_path, environment) as (pid, terminal):
+        os.close(terminal)
+        ends_within(pid, 2)
+
+
+# --- memory
+
+
+@pytest.fixture
+def small_cgroup() -> Iterator[Path]:
+    """A memory cgroup (v1) of 150 MB below our own."""
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    own = next((line.split(":", 2)[2] for line in lines if ":memory:" in line), None)
+    if own is None:
+        pytest.skip("no memory cgroup (v1)")
+    folder = Path(f"/sys/fs/cgroup/memory{own}/orca-test-{os.getpid()}")
+    try:
+        folder.mkdir()
+        (folder / "memory.limit_in_bytes").write_text(str(150 << 20))
+    except OSError as error:
+        pytest.skip(f"no memory cgroup can be made: {error}")
+    yield folder
+    wait_until(lambda: not (folder / "cgroup.procs").read_text(), 5, "the cgroup is empty")
+    folder.rmdir()
+
+
+def test_a_worker_killed_for_memory_is_told_apart(
+    environment: dict[str, str], small_cgroup: Path
+) -> None:
+    """F07: the error says so, with the limit."""
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "out_of_memory", str(small_cgroup)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.startswith("1 rank 1 ("), done.stdout + done.stderr
+    assert "killed by signal 9 (SIGKILL) by the kernel, because memory ran out" in done.stdout
+    assert "cgroup" in done.stdout
+
+
+# --- contexts of this process
+
+
+@pytest.fixture
+def own_context(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("ORCA_SILENCE", "0.5")
+    orca.init_orca_context("local", cores=2)
+    agent = agent_of(os.getpid())
+    yield
+    ours = {agent} | descendants(agent)
+    orca.stop_orca_context()
+    wait_until(lambda: not any(map(is_alive, ours)), 5, "all processes are gone")
+
+
+def test_a_dead_agent_ends_its_runs_and_the_next_context_works(
+    own_context: None, tmp_path: Path
+) -> None:
+    """F51: at once, naming it; its workers go, too."""
+    future = orca.submit(checks.hangs, args=(str(tmp_path),), workers=2)
+    wait_until(lambda: (tmp_path / "rank-1").exists(), 10, "it runs")
+    agent = agent_of(os.getpid())
+    others = descendants(agent)
+    os.kill(agent, signal.SIGKILL)
+    start = time.monotonic()
+    error = future.exception(10)
+    assert time.monotonic() - start < 1
+    assert isinstance(error, WorkerFailedError)
+    host = os.uname().nodename
+    assert f"the agent of node 0 ({host})" in str(error)
+    assert "was killed by signal 9 (SIGKILL)" in str(error)
+    wait_until(lambda: not any(map(is_alive, others)), 5, "its workers are gone")
+    with pytest.raises(WorkerFailedError, match="agent"):
+        orca.run(checks.who)
+    orca.stop_orca_context()
+    orca.init_orca_context("local", cores=2)
+    assert len(orca.run(checks.who)) == 2
+
+
+def test_a_run_is_told_when_its_context_is_stopped(own_context: None, tmp_path: Path) -> None:
+    """F44"""
+    future = orca.submit(checks.hangs, args=(str(tmp_path),), workers=2)
+    wait_until(lambda: (tmp_path / "rank-1").exists(), 10, "it runs")
+    orca.stop_orca_context()
+    error = future.exception(5)
+    assert isinstance(error, WorkerFailedError)
+    assert "the context was stopped" in str(error)
+    assert not future.cancel()
+
+
+@pytest.mark.parametrize(("on_failure", "world"), [("restart", 3), ("shrink", 2)])
+def test_a_call_does_not_take_a_worker_from_another_when_it_begins_anew(
+    on_failure: str, world: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F44: while some of its ranks still stop, those that have stopped are free."""
+    monkeypatch.setenv("ORCA_SILENCE", "0.5")
+    with orca.init_orca_context("local", cores=4):
+        first = orca.submit(
+            checks.dies_once_and_lingers, args=(str(tmp_path),), workers=3, on_failure=on_failure
+        )
+        wait_until((tmp_path / "lingers").exists, 10, "it is about to begin anew")
+        second = orca.submit(checks.meets, args=(str(tmp_path), "runs", "go"), workers=1)
+        wait_until((tmp_path / "runs").exists, 10, "the other runs")
+        with contextlib.suppress(TimeoutError):
+            first.result(1)
+        (tmp_path / "go").touch()
+        assert first.result(10) == [(rank, world) for rank in range(world)]
+        assert second.result(10) == [None]
+
+
+def test_use_after_the_stop_is_refused(own_context: None) -> None:
+    """F44"""
+    orca.stop_orca_context()
+    orca.stop_orca_context()
+    for use in (orca.OrcaContext.cores, orca.OrcaContext.memory, lambda: orca.run(os.getpid)):
+        with pytest.raises(FailedPreconditionError, match=r"call orca\.init_orca_context"):
+            use()
+
+
+def test_a_with_statement_stops_also_after_an_error() -> None:
+    def raises() -> None:
+        with orca.init_orca_context("local", cores=1) as context:
+            assert context.cores() == 1
+            agents.append(agent_of(os.getpid()))
+            raise ValueError("mine")
+
+    agents: list[int] = []
+    with pytest.raises(ValueError, match="mine"):
+        raises()
+    assert not is_alive(agents[0])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"cluster_mode": "yarn"}, 'cluster_mode="yarn" is not in this release; give "local"'),
+        ({"cores": 0}, "cores 0 is not a positive whole number"),
+        ({"cores": -2}, "cores -2 is not a positive whole number"),
+        ({"cores": "two"}, "cores 'two' is not a positive whole number"),
+        ({"cores": True}, "cores True is not a positive whole number"),
+        ({"memory": "much"}, "memory 'much' is not an amount of memory"),
+        ({"memory": 0}, "memory 0 is not an amount of memory"),
+        ({"memory": "-1g"}, "memory '-1g' is not an amount of memory"),
+    ],
+)
+def test_bad_arguments_of_a_context_are_refused(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=words):
+        orca.init_orca_context(**arguments)
+    with pytest.raises(FailedPreconditionError):
+        orca.OrcaContext.cores()
+
+
+@pytest.mark.parametrize("silence", ["soon", "-1", "0", "nan"])
+def test_a_bad_time_limit_is_refused(silence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCA_SILENCE", silence)
+    with pytest.raises(InvalidArgumentError, match=f"ORCA_SILENCE='?{silence}"):
+        orca.init_orca_context("local", cores=1)
+
+
+def test_a_context_says_what_it_uses() -> None:
+    with orca.init_orca_context("local", cores="*", memory="1.5g") as context:
+        assert context.cores() == len(os.sched_getaffinity(0))
+        assert context.memory() == 3 << 29
+
+
+def test_contexts_one_after_the_other_leave_nothing() -> None:
+    """O5: descriptors, processes, sockets and memory."""
+
+    def once() -> None:
+        with orca.init_orca_context("local", cores=2):
+            orca.run(orca.barrier, workers=2)
+        assert not listeners([os.getpid()])
+
+    once()
+    before, memory = descriptors(), pss()
+    for _ in range(10):
+        once()
+    assert descriptors() <= before
+    assert pss() - memory < 10 << 20
+
+
+# --- the usual limits, once a fault
+
+
+@pytest.mark.slow
+def test_the_usual_limits_hold(tmp_path: Path) -> None:
+    """F01: 1 s; F05: 6 s; F34: 1 s; a restart: 3 s."""
+    took = {}
+    with orca.init_orca_context("local", cores=2):
+        for fault, number in [("F01", signal.SIGKILL), ("F05", signal.SIGSTOP)]:
+            folder = tmp_path / fault
+            folder.mkdir()
+            future = orca.submit(checks.hangs, args=(str(folder),), workers=2)
+            wait_until(lambda path=folder / "rank-1": path.exists(), 10, "it runs")
+            os.kill(int((folder / "rank-1").read_text()), number)
+            start = time.monotonic()
+            error = future.exception(30)
+            took[fault] = time.monotonic() - start
+            assert isinstance(error, WorkerFailedError)
+            assert error.rank == 1
+        start = time.monotonic()
+        with pytest.raises(WorkerFailedError, match="on purpose"):
+            orca.run(checks.raises_on, args=(0, str(tmp_path)), workers=2)
+        took["F34"] = time.monotonic() - start
+        start = time.monotonic()
+        orca.run(checks.dies_once, args=(str(tmp_path), 1), workers=2, on_failure="restart")
+        took["restart"] = time.monotonic() - start
+    print(took)
+    assert took["F01"] < 1
+    assert 4 < took["F05"] < 6
+    assert took["F34"] < 1
+    assert took["restart"] < 3
