@@ -199,7 +199,7 @@ class GroupCommunicator final : public Communicator {
       UniqueFd socket = Dial(0, Role::kControl, 0, deadline, &keys);
       monitor_->ConnectHub(std::move(socket), keys);
     }
-    monitor_->WaitUntilReady(deadline);
+    monitor_->WaitUntilReady(deadline, options_.cancelled);
     Log(LogLevel::kDebug, fmt::format("{} joined: {}", topology_.Name(rank()), Describe()));
   }
 

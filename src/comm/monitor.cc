@@ -70,9 +70,16 @@ void Monitor::ConnectHub(UniqueFd socket, const net::SessionKeys& keys) {
   Wake();
 }
 
-void Monitor::WaitUntilReady(const Deadline& deadline) {
+void Monitor::WaitUntilReady(const Deadline& deadline, const std::function<bool()>& cancelled) {
+  constexpr std::chrono::milliseconds kLook(20);
   std::unique_lock lock(mutex_);
-  changed_.wait_until(lock, deadline.at(), [this] { return ready_ || failed_; });
+  const auto decided = [this] { return ready_ || failed_; };
+  while (!changed_.wait_until(lock, std::min(deadline.at(), Deadline::Clock::now() + kLook),
+                              decided) &&
+         !deadline.Passed()) {
+    if (cancelled && cancelled())
+      throw Error(Code::kAborted, "it was cancelled while the group formed");
+  }
   if (failed_) throw Error(failure_.code, failure_.text);
   if (ready_) return;
   std::string missing;

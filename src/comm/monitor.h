@@ -57,7 +57,7 @@ class Monitor {
   void Start();
   void ConnectHub(UniqueFd socket, const net::SessionKeys& keys);
   /// Waits until all ranks are connected; throws kTimeout naming the missing ones.
-  void WaitUntilReady(const Deadline& deadline);
+  void WaitUntilReady(const Deadline& deadline, const std::function<bool()>& cancelled);
 
   /// Ends the group on all ranks. The first failure wins.
   void Fail(const Failure& failure);

@@ -95,6 +95,7 @@ class Agent {
   std::unique_ptr<Link> driver_;
   std::string driver_host_;
   Clock::time_point driver_heard_;
+  Clock::time_point last_watch_ = Clock::now();
   bool stopping_ = false;
   UniqueFd signals_;
   UniqueFd process_;  // whose end is this one's

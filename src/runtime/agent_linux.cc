@@ -35,6 +35,7 @@ constexpr std::size_t kLongestLine = std::size_t{16} << 10;
 // More than this unsent, and the workers' outputs wait in their pipes.
 constexpr std::size_t kDriverBacklog = std::size_t{4} << 20;
 constexpr int kNurseryTries = 3;
+constexpr std::chrono::seconds kNurseryTimeout(300);  // to import a framework from a cold disk
 constexpr milliseconds kStatusWait(500);
 // Calls that run at once must not meet at the same one.
 constexpr std::size_t kMasters = 16;
@@ -241,6 +242,11 @@ void Agent::StartNursery(Nursery& nursery) {
     program.command.at(0) = python;
   nursery.pid = StartBound(program, theirs, output_end, errors_end);
   nursery.ready = false;
+  loop_.At(Clock::now() + kNurseryTimeout, [this, kind = nursery.kind, pid = nursery.pid] {
+    const auto found = nurseries_.find(kind);
+    if (found != nurseries_.end() && found->second.pid == pid && !found->second.ready)
+      ::kill(pid, SIGKILL);
+  });
   nursery.link = std::make_unique<UnixLink>(std::move(mine));
   nursery.pipes[0].fd = std::move(output);
   nursery.pipes[1].fd = std::move(errors);
@@ -460,9 +466,15 @@ void Agent::CloseWorker(Worker& worker) {
 
 void Agent::WatchForSilence() {
   const auto now = Clock::now();
+  // If this process itself did not run, silence says nothing about the others.
+  if (now - last_watch_ > silence_ * 3 / 4) {
+    driver_heard_ = now;
+    for (auto& [id, worker] : workers_) worker.heard = now;
+  }
+  last_watch_ = now;
+  driver_->Send({.head = {{"op", "beat"}}});
   if (!driver_host_.empty()) {
     // Only who reaches the driver goes on. A driver on this machine may be stopped in a debugger.
-    driver_->Send({.head = {{"op", "beat"}}});
     if (now - driver_heard_ > 2 * silence_) {
       Log(LogLevel::kError,
           fmt::format("the driver at {} is silent; this agent stops", driver_host_));

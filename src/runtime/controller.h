@@ -143,6 +143,7 @@ class Controller {
   std::uint64_t last_generation_ = 0;
   std::optional<EventLog> log_;
   Loop::Clock::time_point last_noted_;
+  Loop::Clock::time_point last_watch_ = Loop::Clock::now();
   std::uint64_t last_worker_ = 0;
   std::map<std::uint64_t, std::shared_ptr<Job>> jobs_;
   std::deque<std::shared_ptr<Job>> waiting_;

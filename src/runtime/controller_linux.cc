@@ -30,7 +30,9 @@ using std::chrono::milliseconds;
 // How long the causes of a failure are collected before the first of them is shown; an echo alone
 // waits for its origin.
 milliseconds Collect(const ContextOptions& options) { return options.silence / 25; }
-milliseconds CollectEchoes(const ContextOptions& options) { return options.silence / 5; }
+milliseconds CollectEchoes(const ContextOptions& options) {
+  return std::max(milliseconds(500), options.silence / 5);
+}
 constexpr milliseconds kStopWait(5000);
 constexpr milliseconds kNotedCalls(50);
 constexpr milliseconds kJoinReport(10'000);
@@ -451,16 +453,25 @@ void Controller::AgentLost(Node& node, const std::string& why) {
   }
 }
 
-// Only for other machines: nothing says that they are gone.
 void Controller::WatchForSilence() {
   const auto now = Loop::Clock::now();
+  // If this thread itself did not run, silence says nothing about the others.
+  const bool slept = now - last_watch_ > options_.silence;
+  last_watch_ = now;
   for (const auto& node : nodes_) {
-    if (!node->remote || node->lost) continue;
-    node->link->Send({.head = {{"op", "beat"}}});
-    if (now - node->heard > 2 * options_.silence) {
-      AgentLost(*node, fmt::format("gave no sign of life for {:.1f} s",
-                                   std::chrono::duration<double>(now - node->heard).count()));
+    if (node->lost) continue;
+    if (node->remote) node->link->Send({.head = {{"op", "beat"}}});
+    if (slept) node->heard = now;
+    if (now - node->heard <= 2 * options_.silence) continue;
+    std::string how = fmt::format("gave no sign of life for {:.1f} s",
+                                  std::chrono::duration<double>(now - node->heard).count());
+    if (node->pid > 0) {
+      how += fmt::format(" (the process was {}) and was killed", ProcessState(node->pid));
+      ::kill(node->pid, SIGKILL);
+      ::waitpid(node->pid, nullptr, 0);
+      node->pid = -1;
     }
+    AgentLost(*node, how);
   }
   loop_.At(now + options_.silence / 5, [this] {
     const std::lock_guard lock(state_mutex_);
@@ -577,11 +588,11 @@ void Controller::Schedule() {
 }
 
 void Controller::Begin(const std::shared_ptr<Job>& job) {
-  const auto world = static_cast<std::size_t>(job->spec.workers);
   // Who survived keeps its rank, unless the group shrank.
   for (std::uint64_t& id : job->members)
     if (!workers_.contains(id)) id = 0;
   if (job->spec.on_failure == OnFailure::kShrink) std::erase(job->members, 0U);
+  const auto world = static_cast<std::size_t>(job->spec.workers);
   job->running.clear();
   job->causes.clear();
   job->concluding = false;
@@ -677,7 +688,7 @@ std::uint64_t Controller::IdleWorker(const std::string& kind, int node,
 // The same workers in the same order go on with the group that they have, if none of them has been
 // in another one since.
 std::shared_ptr<Controller::Group> Controller::GroupOf(const std::vector<std::uint64_t>& members) {
-  const auto last = workers_.at(members.front()).group;
+  auto last = workers_.at(members.front()).group;
   const bool same =
       last && !last->broken && last->members == members &&
       std::ranges::all_of(members, [&](std::uint64_t id) { return workers_.at(id).group == last; });
@@ -734,6 +745,7 @@ void Controller::WorkerLost(std::uint64_t id, Cause cause) {
   const auto worker = workers_.find(id);
   const auto job = FindJob(worker->second.call);
   cause.rank = worker->second.rank;
+  Note("exited", cause.rank, cause.text, {{"worker", static_cast<double>(id)}, {"pid", cause.pid}});
   if (worker->second.group) worker->second.group->broken = true;
   workers_.erase(worker);
   if (!job || !job->running.contains(cause.rank)) return;

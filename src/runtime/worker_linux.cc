@@ -289,10 +289,10 @@ std::shared_ptr<comm::Communicator> Worker::Communicator() {
   membership.world = now.task.world;
   const net::Secret secret = net::Secret::FromHex(now.meeting.secret);
   membership.secret = secret;
-  const comm::CommOptions options = comm::OptionsFromEnvironment();
+  comm::CommOptions options = comm::OptionsFromEnvironment();
+  options.cancelled = [this] { return Cancelled(); };
   membership.store = std::make_shared<CancellableStore>(
-      comm::ConnectTcpStore(now.meeting.store, secret, options.connect_timeout),
-      [this] { return Cancelled(); });
+      comm::ConnectTcpStore(now.meeting.store, secret, options.connect_timeout), options.cancelled);
   std::shared_ptr<comm::Communicator> group = comm::Communicator::Connect(membership, options);
   const std::lock_guard lock(state_->mutex);
   if (state_->cancelled) group->Abort("the call was cancelled");

@@ -54,6 +54,9 @@ struct CommOptions {
   std::string address;     ///< The address that other hosts reach this one by; empty: found out.
   int streams = 0;         ///< TCP connections a pair of ranks; 0: chosen by the engine.
   bool wire_bf16 = false;  ///< float32 sums cross hosts as bfloat16.
+  /// Asked now and then while the group forms: true ends that with kAborted, for ranks that will
+  /// never come.
+  std::function<bool()> cancelled;
   std::shared_ptr<Arena>
       arena;  ///< Registered memory, shared by several groups; empty: the group makes its own.
 };

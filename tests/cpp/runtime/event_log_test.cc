@@ -21,14 +21,14 @@ class EventLogTest : public ::testing::Test {
  protected:
   EventLogTest() {
     std::string folder = ::testing::TempDir() + "orca-log-XXXXXX";
-    home = ::mkdtemp(folder.data());
-    ::setenv("ORCA_HOME", home.c_str(), 1);
+    home_ = ::mkdtemp(folder.data());
+    ::setenv("ORCA_HOME", home_.c_str(), 1);
   }
   ~EventLogTest() override {
     ::unsetenv("ORCA_HOME");
-    fs::remove_all(home);
+    fs::remove_all(home_);
   }
-  fs::path home;
+  fs::path home_;
 };
 
 Record Numbered(int i) {
@@ -48,8 +48,8 @@ void ExpectEqual(const Record& a, const Record& b) {
 }
 
 TEST_F(EventLogTest, AReaderFollowsWhatIsWritten) {
-  EventLog log = EventLog::Create(home / "log");
-  EventReader reader(home / "log");
+  EventLog log = EventLog::Create(home_ / "log");
+  EventReader reader(home_ / "log");
   EXPECT_FALSE(reader.Next());
   for (int i = 0; i < 1000; ++i) {
     log.Append(Numbered(i));
@@ -68,7 +68,7 @@ TEST_F(EventLogTest, ATornTailIsSkippedAndReadWhenItIsCompleted) {
   }
   const std::size_t two = Encode(Numbered(0)).size() + Encode(Numbered(1)).size();
   for (std::size_t cut = two; cut < bytes.size(); ++cut) {
-    const fs::path path = home / ("torn" + std::to_string(cut));
+    const fs::path path = home_ / ("torn" + std::to_string(cut));
     std::ofstream(path, std::ios::binary)
         .write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(cut));
     EventReader reader(path);
@@ -92,7 +92,7 @@ TEST_F(EventLogTest, FlippedBytesNeverGiveAWrongRecord) {
   for (std::size_t at = 0; at < bytes.size(); ++at) {
     auto damaged = bytes;
     damaged[at] ^= std::byte{0x41};
-    const fs::path path = home / "flipped";
+    const fs::path path = home_ / "flipped";
     std::ofstream(path, std::ios::binary | std::ios::trunc)
         .write(reinterpret_cast<const char*>(damaged.data()),
                static_cast<std::streamsize>(damaged.size()));

@@ -61,32 +61,32 @@ class JoinTest : public ::testing::Test {
   void SetUp() override {
     ::setenv("ORCA_PEER_TIMEOUT", testing::kSanitized ? "2" : "0.7", 1);
     std::string reason;
-    network = testing::Network::Create(2, &reason);
-    if (!network) GTEST_SKIP() << reason;
-    secret_file = NewSecret();
+    network_ = testing::Network::Create(2, &reason);
+    if (!network_) GTEST_SKIP() << reason;
+    secret_file_ = NewSecret();
   }
   void TearDown() override {
-    if (!network) return;
-    OnHost0([this] { context.reset(); });
-    for (auto& agent : agents) agent.Wait(std::chrono::seconds(15));
-    agents.clear();
-    ::unlink(secret_file.c_str());
+    if (!network_) return;
+    OnHost0([this] { context_.reset(); });
+    for (auto& agent : agents_) agent.Wait(std::chrono::seconds(15));
+    agents_.clear();
+    ::unlink(secret_file_.c_str());
     EXPECT_TRUE(runtime::Children().empty());
   }
 
   std::string NewSecret() const {
-    const std::string path = ::testing::TempDir() + "orca-secret-" + std::to_string(::getpid()) +
-                             "-" + std::to_string(agents.size());
+    std::string path = ::testing::TempDir() + "orca-secret-" + std::to_string(::getpid()) + "-" +
+                       std::to_string(agents_.size());
     ::unlink(path.c_str());
     std::ofstream(path) << net::Secret::Random().ToHex();
     ::chmod(path.c_str(), 0600);
     return path;
   }
-  std::string address() const { return network->address(0) + ":7700"; }
+  std::string address() const { return network_->address(0) + ":7700"; }
 
   void StartAgent(int host, const std::string& secret) {
-    agents.emplace_back([this, host, secret](const testing::Voice& voice) {
-      network->Enter(host);
+    agents_.emplace_back([this, host, secret](const testing::Voice& voice) {
+      network_->Enter(host);
       try {
         runtime::JoinAsAgent(address(), secret);
         voice.Tell("served");
@@ -98,7 +98,7 @@ class JoinTest : public ::testing::Test {
   // The driver's threads must begin in its namespace; a thread of its own goes there.
   void OnHost0(const std::function<void()>& body) const {
     std::jthread([&] {
-      network->Enter(0);
+      network_->Enter(0);
       body();
     }).join();
   }
@@ -106,16 +106,16 @@ class JoinTest : public ::testing::Test {
     ContextOptions options;
     options.nodes = nodes;
     options.address = address();
-    options.secret_file = secret_file;
+    options.secret_file = secret_file_;
     options.silence = kSilence;
     options.grace = kSilence;
     options.start_timeout = std::chrono::seconds(30);
     return options;
   }
   void StartBoth() {
-    StartAgent(0, secret_file);
-    StartAgent(1, secret_file);
-    OnHost0([this] { context = Context::Start(Options(2)); });
+    StartAgent(0, secret_file_);
+    StartAgent(1, secret_file_);
+    OnHost0([this] { context_ = Context::Start(Options(2)); });
   }
   RunError FailureOf(const std::function<void()>& call) const {
     std::optional<RunError> caught;
@@ -128,41 +128,41 @@ class JoinTest : public ::testing::Test {
     return caught.value_or(RunError({}));
   }
 
-  std::unique_ptr<testing::Network> network;
-  std::string secret_file;
-  std::vector<testing::Child> agents;
-  std::unique_ptr<Context> context;
+  std::unique_ptr<testing::Network> network_;
+  std::string secret_file_;
+  std::vector<testing::Child> agents_;
+  std::unique_ptr<Context> context_;
 };
 
 TEST_F(JoinTest, OneJobRunsOnTwoHosts) {
   StartBoth();
-  const auto places = orca::Run(*context, {.workers = 4}, Place);
+  const auto places = orca::Run(*context_, {.workers = 4}, Place);
   EXPECT_NE(places[0].substr(0, places[0].find(' ')), places[2].substr(0, places[2].find(' ')));
   EXPECT_THAT(places[0], HasSubstr(" 0"));
   EXPECT_THAT(places[1], HasSubstr(" 1"));
   EXPECT_THAT(places[2], HasSubstr(" 0"));
-  EXPECT_THAT(orca::Run(*context, {.workers = 4}, SumOver, 100'000), Each(10.0));
+  EXPECT_THAT(orca::Run(*context_, {.workers = 4}, SumOver, 100'000), Each(10.0));
   const std::vector<double> values(3'000'000, 1.5);
-  EXPECT_THAT(orca::Run(*context, {.workers = 2}, Doubled, std::span<const double>(values)),
+  EXPECT_THAT(orca::Run(*context_, {.workers = 2}, Doubled, std::span<const double>(values)),
               Each(std::vector<double>(values.size(), 3.0)));
 }
 
 TEST_F(JoinTest, F01AWorkerThatDiesElsewhereIsNamedAndReplaced) {
   StartBoth();
-  EXPECT_EQ(FailureOf([&] { orca::Run(*context, {.workers = 4}, KillOn, 3); }).failure().rank, 3);
-  EXPECT_THAT(orca::Run(*context, {.workers = 4}, SumOver, 10), Each(10.0));
+  EXPECT_EQ(FailureOf([&] { orca::Run(*context_, {.workers = 4}, KillOn, 3); }).failure().rank, 3);
+  EXPECT_THAT(orca::Run(*context_, {.workers = 4}, SumOver, 10), Each(10.0));
 }
 
 TEST_F(JoinTest, F51ALostNodeIsNamedAndTheOthersGoOn) {
   StartBoth();
   std::jthread killer([&] {
     std::this_thread::sleep_for(milliseconds(300));
-    agents[1].Signal(SIGKILL);
+    agents_[1].Signal(SIGKILL);
   });
-  const auto error = FailureOf([&] { orca::Run(*context, {.workers = 4}, Wait, 60'000); });
-  EXPECT_GE(error.failure().rank, 2);
+  const auto error = FailureOf([&] { orca::Run(*context_, {.workers = 4}, Wait, 60'000); });
+  EXPECT_EQ(error.failure().rank % 2, 0);  // the first rank of whichever node joined as that one
   EXPECT_THAT(error.what(), HasSubstr("lost with its node"));
-  EXPECT_THAT(orca::Run(*context, {.workers = 2}, SumOver, 10), Each(3.0));
+  EXPECT_THAT(orca::Run(*context_, {.workers = 2}, SumOver, 10), Each(3.0));
 }
 
 TEST_F(JoinTest, F11F12OnlyTheSideThatReachesTheDriverGoesOn) {
@@ -170,21 +170,21 @@ TEST_F(JoinTest, F11F12OnlyTheSideThatReachesTheDriverGoesOn) {
   const auto begin = std::chrono::steady_clock::now();
   std::jthread cutter([&] {
     std::this_thread::sleep_for(milliseconds(300));
-    network->CutIncoming(1);
-    network->CutOutgoing(1);
+    network_->CutIncoming(1);
+    network_->CutOutgoing(1);
   });
-  const auto error = FailureOf([&] { orca::Run(*context, {.workers = 4}, Wait, 60'000); });
+  const auto error = FailureOf([&] { orca::Run(*context_, {.workers = 4}, Wait, 60'000); });
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 4 * kSilence + std::chrono::seconds(2));
   EXPECT_THAT(error.what(), HasSubstr("no sign of life"));
-  EXPECT_EQ(agents[1].Listen(std::chrono::seconds(15)), "served");  // it stopped by itself
-  EXPECT_THAT(orca::Run(*context, {.workers = 2}, SumOver, 10), Each(3.0));
+  EXPECT_EQ(agents_[1].Listen(std::chrono::seconds(15)), "served");  // it stopped by itself
+  EXPECT_THAT(orca::Run(*context_, {.workers = 2}, SumOver, 10), Each(3.0));
 }
 
 TEST_F(JoinTest, F16AnAgentWithAnotherSecretIsRefused) {
-  const std::string other = secret_file + "-other";
+  const std::string other = secret_file_ + "-other";
   std::ofstream(other) << net::Secret::Random().ToHex();
   ::chmod(other.c_str(), 0600);
-  StartAgent(0, secret_file);
+  StartAgent(0, secret_file_);
   StartAgent(1, other);
   OnHost0([this] {
     ContextOptions options = Options(2);
@@ -198,7 +198,7 @@ TEST_F(JoinTest, F16AnAgentWithAnotherSecretIsRefused) {
       EXPECT_THAT(error.what(), HasSubstr("orca agent --join"));
     }
   });
-  EXPECT_THAT(*agents[1].Listen(std::chrono::seconds(15)), HasSubstr("secret"));
+  EXPECT_THAT(*agents_[1].Listen(std::chrono::seconds(15)), HasSubstr("secret"));
   ::unlink(other.c_str());
 }
 

@@ -120,13 +120,13 @@ class ProgramTest : public ::testing::Test {
   void SetUp() override { descriptors_ = OpenDescriptors(); }
   // No residue (O5): neither processes nor descriptors.
   void TearDown() override {
-    context.reset();
+    context_.reset();
     EXPECT_TRUE(runtime::Children().empty());
     EXPECT_EQ(OpenDescriptors(), descriptors_);
   }
-  void Start(int cores) { context = Context::Start(Options(cores)); }
+  void Start(int cores) { context_ = Context::Start(Options(cores)); }
 
-  std::unique_ptr<Context> context;
+  std::unique_ptr<Context> context_;
 
  private:
   std::size_t descriptors_ = 0;
@@ -134,38 +134,38 @@ class ProgramTest : public ::testing::Test {
 
 TEST_F(ProgramTest, ResultsComeInTheOrderOfRanks) {
   Start(3);
-  EXPECT_THAT(orca::Run(*context, {.workers = 3}, RankTimesTen), ElementsAre(3, 13, 23));
-  EXPECT_THAT(orca::Run(*context, {}, RankTimesTen), ElementsAre(3, 13, 23));
-  EXPECT_THAT(orca::Run(*context, {.workers = 1}, RankTimesTen), ElementsAre(1));
-  EXPECT_THAT(orca::Run(*context, {.workers = 5}, RankTimesTen), ElementsAre(5, 15, 25, 35, 45));
+  EXPECT_THAT(orca::Run(*context_, {.workers = 3}, RankTimesTen), ElementsAre(3, 13, 23));
+  EXPECT_THAT(orca::Run(*context_, {}, RankTimesTen), ElementsAre(3, 13, 23));
+  EXPECT_THAT(orca::Run(*context_, {.workers = 1}, RankTimesTen), ElementsAre(1));
+  EXPECT_THAT(orca::Run(*context_, {.workers = 5}, RankTimesTen), ElementsAre(5, 15, 25, 35, 45));
 }
 
 TEST_F(ProgramTest, ArgumentsOfEveryKindTravel) {
   Start(2);
-  EXPECT_THAT(orca::Run(*context, {}, Sum, std::vector<double>{1, 2, 3.5}, 2.0),
+  EXPECT_THAT(orca::Run(*context_, {}, Sum, std::vector<double>{1, 2, 3.5}, 2.0),
               ElementsAre(13.0, 13.0));
-  EXPECT_THAT(orca::Run(*context, {}, Greet, "Ada"),
+  EXPECT_THAT(orca::Run(*context_, {}, Greet, "Ada"),
               ElementsAre("hello Ada from 0", "hello Ada from 1"));
   const std::vector<std::byte> bytes(20 << 20, std::byte{3});
-  EXPECT_THAT(orca::Run(*context, {}, SumOf, std::span<const std::byte>(bytes)),
+  EXPECT_THAT(orca::Run(*context_, {}, SumOf, std::span<const std::byte>(bytes)),
               Each(3U * bytes.size()));
 }
 
 TEST_F(ProgramTest, WorkersStayWarmAndKeepTheirGroup) {
   Start(2);
-  const auto pids = orca::Run(*context, {}, Pid);
-  for (int i = 1; i < 20; ++i) EXPECT_THAT(orca::Run(*context, {}, Reduced, i), Each(3.0F));
-  EXPECT_EQ(orca::Run(*context, {}, Pid), pids);
+  const auto pids = orca::Run(*context_, {}, Pid);
+  for (int i = 1; i < 20; ++i) EXPECT_THAT(orca::Run(*context_, {}, Reduced, i), Each(3.0F));
+  EXPECT_EQ(orca::Run(*context_, {}, Pid), pids);
 }
 
 TEST_F(ProgramTest, F34AnExceptionNamesItsRankAndStopsTheOthers) {
   Start(3);
-  const auto error = FailureOf([&] { orca::Run(*context, {}, ThrowOn, 1); });
+  const auto error = FailureOf([&] { orca::Run(*context_, {}, ThrowOn, 1); });
   EXPECT_EQ(error.failure().rank, 1);
   EXPECT_EQ(error.failure().type, "std::out_of_range");
   EXPECT_THAT(error.what(), HasSubstr("rank 1"));
   EXPECT_THAT(error.what(), HasSubstr("row 12 is beyond 10"));
-  EXPECT_THAT(orca::Run(*context, {}, Reduced, 3), Each(6.0F));
+  EXPECT_THAT(orca::Run(*context_, {}, Reduced, 3), Each(6.0F));
 }
 
 TEST_F(ProgramTest, F01F02ASignalIsNamedWithItsRank) {
@@ -176,37 +176,37 @@ TEST_F(ProgramTest, F01F02ASignalIsNamedWithItsRank) {
                                                 {SIGABRT, "SIGABRT"},
                                                 {SIGTERM, "SIGTERM"}}) {
     if (testing::kSanitized && signal == SIGSEGV) continue;  // the sanitizer turns it into an exit
-    const auto error = FailureOf([&] { orca::Run(*context, {}, SignalOn, 2, signal); });
+    const auto error = FailureOf([&] { orca::Run(*context_, {}, SignalOn, 2, signal); });
     EXPECT_EQ(error.failure().rank, 2) << error.what();
     EXPECT_THAT(error.what(), HasSubstr("(" + name + ")"));
   }
-  EXPECT_THAT(orca::Run(*context, {}, Reduced, 3), Each(6.0F));
+  EXPECT_THAT(orca::Run(*context_, {}, Reduced, 3), Each(6.0F));
 }
 
 TEST_F(ProgramTest, F03LeavingEarlyIsAFailure) {
   Start(2);
-  const auto error = FailureOf([&] { orca::Run(*context, {}, LeaveOn, 0, 0); });
+  const auto error = FailureOf([&] { orca::Run(*context_, {}, LeaveOn, 0, 0); });
   EXPECT_EQ(error.failure().rank, 0);
   EXPECT_THAT(error.what(), HasSubstr("exit code 0 before its function returned"));
-  EXPECT_THAT(FailureOf([&] { orca::Run(*context, {}, LeaveOn, 1, 42); }).what(),
+  EXPECT_THAT(FailureOf([&] { orca::Run(*context_, {}, LeaveOn, 1, 42); }).what(),
               HasSubstr("exit code 42"));
 }
 
 TEST_F(ProgramTest, F05AStoppedWorkerIsNoticedAndNamed) {
   Start(2);
   const auto begin = std::chrono::steady_clock::now();
-  const auto error = FailureOf([&] { orca::Run(*context, {}, SignalOn, 1, SIGSTOP); });
+  const auto error = FailureOf([&] { orca::Run(*context_, {}, SignalOn, 1, SIGSTOP); });
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(6));
   EXPECT_EQ(error.failure().rank, 1) << error.what();
   EXPECT_THAT(error.what(), HasSubstr("the process was stopped"));
-  EXPECT_THAT(orca::Run(*context, {}, Reduced, 3), Each(3.0F));
+  EXPECT_THAT(orca::Run(*context_, {}, Reduced, 3), Each(3.0F));
 }
 
 TEST_F(ProgramTest, ADeadWorkerIsReplacedAndTheSurvivorsKeepTheirProcesses) {
   Start(3);
-  const auto before = orca::Run(*context, {}, Pid);
+  const auto before = orca::Run(*context_, {}, Pid);
   const std::string file = ::testing::TempDir() + "orca-died-" + std::to_string(::getpid());
-  const auto after = orca::Run(*context, {.on_failure = OnFailure::kRestart}, DieOnce, file, 1);
+  const auto after = orca::Run(*context_, {.on_failure = OnFailure::kRestart}, DieOnce, file, 1);
   ::unlink(file.c_str());
   ASSERT_EQ(after.size(), 3U);
   EXPECT_EQ(after[0], 3'000'000 + before[0] % 1'000'000);
@@ -217,7 +217,7 @@ TEST_F(ProgramTest, ADeadWorkerIsReplacedAndTheSurvivorsKeepTheirProcesses) {
 TEST_F(ProgramTest, AGroupCanShrink) {
   Start(3);
   const std::string file = ::testing::TempDir() + "orca-shrunk-" + std::to_string(::getpid());
-  const auto after = orca::Run(*context, {.on_failure = OnFailure::kShrink}, DieOnce, file, 1);
+  const auto after = orca::Run(*context_, {.on_failure = OnFailure::kShrink}, DieOnce, file, 1);
   ::unlink(file.c_str());
   ASSERT_EQ(after.size(), 2U);
   EXPECT_EQ(after[0] / 1'000'000, 2);
@@ -226,7 +226,7 @@ TEST_F(ProgramTest, AGroupCanShrink) {
 TEST_F(ProgramTest, RestartsEndAfterSoMany) {
   Start(2);
   const auto error = FailureOf([&] {
-    orca::Run(*context, {.on_failure = OnFailure::kRestart, .max_restarts = 2}, LeaveOn, 0, 9);
+    orca::Run(*context_, {.on_failure = OnFailure::kRestart, .max_restarts = 2}, LeaveOn, 0, 9);
   });
   EXPECT_THAT(error.what(), HasSubstr("exit code 9"));
 }
@@ -234,20 +234,20 @@ TEST_F(ProgramTest, RestartsEndAfterSoMany) {
 TEST_F(ProgramTest, AnExceptionIsNeverRetried) {
   Start(2);
   const auto error =
-      FailureOf([&] { orca::Run(*context, {.on_failure = OnFailure::kRestart}, ThrowOn, 0); });
+      FailureOf([&] { orca::Run(*context_, {.on_failure = OnFailure::kRestart}, ThrowOn, 0); });
   EXPECT_EQ(error.failure().rank, 0);
 }
 
 TEST_F(ProgramTest, WhatDoesNotStopWhenCancelledIsKilled) {
   Start(1);
   const auto run =
-      program::Submit(*context, {}, reinterpret_cast<void (*)()>(&Sleep),
+      program::Submit(*context_, {}, reinterpret_cast<void (*)()>(&Sleep),
                       &program::CallPacked<void, int>, {program::Coder<int>::Pack(3'600'000)});
   EXPECT_FALSE(run->Wait(std::chrono::milliseconds(100)));
   run->Cancel("it is no longer wanted");
   ASSERT_TRUE(run->Wait(std::chrono::seconds(5)));
   EXPECT_TRUE(run->failure()->cancelled);
-  EXPECT_THAT(orca::Run(*context, {}, RankTimesTen), ElementsAre(1));
+  EXPECT_THAT(orca::Run(*context_, {}, RankTimesTen), ElementsAre(1));
 }
 
 TEST_F(ProgramTest, CallsThatDoNotFitWaitForOneAnother) {
@@ -256,7 +256,7 @@ TEST_F(ProgramTest, CallsThatDoNotFitWaitForOneAnother) {
   std::atomic<int> right = 0;
   for (int i = 0; i < 8; ++i) {
     threads.emplace_back([&] {
-      const auto results = orca::Run(*context, {.workers = 2}, Reduced, 4);
+      const auto results = orca::Run(*context_, {.workers = 2}, Reduced, 4);
       right += results == std::vector<float>{3.0F, 3.0F} ? 1 : 0;
     });
   }
@@ -267,8 +267,8 @@ TEST_F(ProgramTest, CallsThatDoNotFitWaitForOneAnother) {
 TEST_F(ProgramTest, WhatAWorkerPrintsReachesTheDriverWithItsRank) {
   Start(2);
   ::testing::internal::CaptureStdout();
-  orca::Run(*context, {}, Print, "line");
-  context.reset();
+  orca::Run(*context_, {}, Print, "line");
+  context_.reset();
   const std::string text = ::testing::internal::GetCapturedStdout();
   EXPECT_THAT(text, HasSubstr("[rank 0] line 0\n"));
   EXPECT_THAT(text, HasSubstr("[rank 1] line 1\n"));
@@ -278,13 +278,13 @@ TEST_F(ProgramTest, StacksShowWhereAFunctionIs) {
   Start(1);
   ::testing::internal::CaptureStderr();
   const auto run =
-      program::Submit(*context, {}, reinterpret_cast<void (*)()>(&Sleep),
+      program::Submit(*context_, {}, reinterpret_cast<void (*)()>(&Sleep),
                       &program::CallPacked<void, int>, {program::Coder<int>::Pack(1000)});
   EXPECT_FALSE(run->Wait(std::chrono::milliseconds(300)));
-  context->PrintStacks();
+  context_->PrintStacks();
   ASSERT_TRUE(run->Wait(std::chrono::seconds(20)));
   EXPECT_FALSE(run->failure());  // it went on as if nothing had happened
-  context.reset();
+  context_.reset();
   const std::string text = ::testing::internal::GetCapturedStderr();
   EXPECT_THAT(text, HasSubstr("[rank 0] native stack"));
   EXPECT_THAT(text, HasSubstr("runtime_program_test"));
@@ -292,13 +292,13 @@ TEST_F(ProgramTest, StacksShowWhereAFunctionIs) {
 
 TEST_F(ProgramTest, ChildrenOfADeadWorkerAreEndedWithIt) {
   Start(1);
-  FailureOf([&] { orca::Run(*context, {}, ForkAndDie); });
+  FailureOf([&] { orca::Run(*context_, {}, ForkAndDie); });
 }
 
 TEST_F(ProgramTest, F51ALostAgentIsNamedAndCallsEnd) {
   Start(2);
   const auto run =
-      program::Submit(*context, {}, reinterpret_cast<void (*)()>(&Sleep),
+      program::Submit(*context_, {}, reinterpret_cast<void (*)()>(&Sleep),
                       &program::CallPacked<void, int>, {program::Coder<int>::Pack(3'600'000)});
   EXPECT_FALSE(run->Wait(std::chrono::milliseconds(100)));
   const auto children = runtime::Children();
@@ -307,7 +307,16 @@ TEST_F(ProgramTest, F51ALostAgentIsNamedAndCallsEnd) {
   ASSERT_TRUE(run->Wait(std::chrono::seconds(5)));
   EXPECT_THAT(run->failure()->text, HasSubstr("agent"));
   EXPECT_THAT(run->failure()->text, HasSubstr("SIGKILL"));
-  EXPECT_THROW(orca::Run(*context, {}, Pid), RunError);
+  EXPECT_THROW(orca::Run(*context_, {}, Pid), RunError);
+}
+
+TEST_F(ProgramTest, F51AStoppedAgentIsNoticedAndNamed) {
+  Start(1);
+  const auto children = runtime::Children();
+  ASSERT_EQ(children.size(), 1U);
+  ::kill(children[0], SIGSTOP);
+  const auto error = FailureOf([&] { orca::Run(*context_, {}, Pid); });
+  EXPECT_THAT(error.what(), HasSubstr("the process was stopped"));
 }
 
 TEST_F(ProgramTest, BadRequestsSayWhatIsPossible) {
@@ -322,10 +331,10 @@ TEST_F(ProgramTest, BadRequestsSayWhatIsPossible) {
     EXPECT_THAT(error.what(), HasSubstr("/no/such/orca"));
   }
   Start(1);
-  EXPECT_THROW(orca::Run(*context, {.workers = -1}, Pid), Error);
-  EXPECT_THROW(orca::Run(*context, {.threads = -1}, Pid), Error);
-  context->Stop();
-  EXPECT_THROW(orca::Run(*context, {}, Pid), Error);
+  EXPECT_THROW(orca::Run(*context_, {.workers = -1}, Pid), Error);
+  EXPECT_THROW(orca::Run(*context_, {.threads = -1}, Pid), Error);
+  context_->Stop();
+  EXPECT_THROW(orca::Run(*context_, {}, Pid), Error);
 }
 
 TEST(ProgramAloneTest, OutsideOfRunAProgramIsAGroupOfOne) {

@@ -36,9 +36,7 @@ void ReapStale() {
 
 }  // namespace
 
-std::string Network::Name(int host) const {
-  return fmt::format("{}{}-{}", kPrefix, owner_, host);
-}
+std::string Network::Name(int host) const { return fmt::format("{}{}-{}", kPrefix, owner_, host); }
 
 std::string Network::address(int host) const { return fmt::format("10.77.0.{}", host + 1); }
 
