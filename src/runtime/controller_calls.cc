@@ -1,0 +1,407 @@
+// Calls: which workers run them, how they end, and who is to blame.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "orca/core/error.h"
+#include "runtime/controller.h"
+#include "runtime/job.h"
+
+namespace orca::runtime {
+namespace {
+
+using std::chrono::milliseconds;
+
+// How long the causes of a failure are collected before the first of them is shown; an echo alone
+// waits for its origin.
+milliseconds Collect(const ContextOptions& options) { return options.silence / 25; }
+milliseconds CollectEchoes(const ContextOptions& options) {
+  return std::max(milliseconds(500), options.silence / 5);
+}
+constexpr milliseconds kNotedCalls(50);
+
+}  // namespace
+
+void Controller::Job::Cancel(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  if (ended_) return;
+  controller_.loop_.Post([&controller = controller_, number = call, reason] {
+    const std::lock_guard state(controller.state_mutex_);
+    controller.CancelJob(number, reason);
+  });
+}
+
+std::shared_ptr<Run> Controller::Submit(RunSpec spec) {
+  if (spec.workers < 0)
+    throw Error(
+        Code::kInvalidArgument,
+        fmt::format("workers {} is not positive; give the number of workers", spec.workers));
+  if (spec.threads < 0)
+    throw Error(Code::kInvalidArgument, fmt::format("threads {} is not positive; give the number "
+                                                    "of compute threads of a worker",
+                                                    spec.threads));
+  if (spec.max_restarts < 0)
+    throw Error(Code::kInvalidArgument,
+                fmt::format("max_restarts {} is negative; 0 means never", spec.max_restarts));
+  if (spec.workers == 0) spec.workers = cores_;
+  if (spec.threads == 0) spec.threads = std::max(1, cores() / spec.workers);
+  std::shared_ptr<Job> job;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopped_)
+      throw Error(Code::kFailedPrecondition,
+                  "the context was stopped; call init_orca_context again");
+    job = std::make_shared<Job>(*this, std::move(spec), ++last_call_);
+  }
+  // Here and now: waking the loop for it would take longer than a short call.
+  const std::lock_guard lock(state_mutex_);
+  if (!lost_.empty()) {
+    job->End({}, RunFailure{.text = lost_});
+    return job;
+  }
+  jobs_[job->call] = job;
+  waiting_.push_back(job);
+  Schedule();
+  WakeToSend();
+  return job;
+}
+
+std::shared_ptr<Controller::Job> Controller::FindJob(std::uint64_t call) const {
+  const auto found = jobs_.find(call);
+  return found == jobs_.end() ? nullptr : found->second;
+}
+
+// First come, first served; a call that wants more than there is runs alone.
+void Controller::Schedule() {
+  while (!waiting_.empty()) {
+    const auto job = waiting_.front();
+    if (busy_ > 0 && busy_ + job->spec.workers > cores_) return;
+    waiting_.pop_front();
+    busy_ += job->spec.workers;
+    Begin(job);
+  }
+}
+
+void Controller::Begin(const std::shared_ptr<Job>& job) {
+  // Who survived keeps its rank, unless the group shrank.
+  for (std::uint64_t& id : job->members)
+    if (!workers_.contains(id)) id = 0;
+  if (job->spec.on_failure == OnFailure::kShrink) std::erase(job->members, 0U);
+  const auto world = static_cast<std::size_t>(job->spec.workers);
+  job->running.clear();
+  job->causes.clear();
+  job->concluding = false;
+  job->again = false;
+  job->gathered.assign(world, {});
+  job->sequences.assign(world, 0);
+  job->members.resize(world, 0);
+  const std::vector<int> places = NodesOfRanks(job->spec.workers);
+  for (std::size_t rank = 0; rank < world; ++rank) {
+    std::uint64_t& id = job->members[rank];
+    if (id == 0) id = IdleWorker(job->spec.kind, places[rank], job->members);
+  }
+  std::map<int, Json> members;  // of each node
+  for (std::size_t rank = 0; rank < world; ++rank) {
+    Worker& worker = workers_.at(job->members[rank]);
+    worker.call = job->call;
+    worker.rank = static_cast<int>(rank);
+    job->running.insert(static_cast<int>(rank));
+    members[worker.node].push_back({rank, worker.id});
+  }
+  job->group = GroupOf(job->members);
+  // Calls in quick succession would fill the disk; their numbers still count them.
+  job->noted = job->attempt > 0 || Loop::Clock::now() - last_noted_ > kNotedCalls;
+  if (job->noted) last_noted_ = Loop::Clock::now();
+  if (job->noted)
+    Note("call", -1, job->spec.kind,
+         {{"call", static_cast<double>(job->call)},
+          {"workers", job->spec.workers},
+          {"threads", job->spec.threads},
+          {"attempt", job->attempt}});
+  const bool pin = job->spec.workers * job->spec.threads == cores_;
+  const auto& masters =
+      nodes_[static_cast<std::size_t>(workers_.at(job->members[0]).node)]->masters;
+  for (auto& [node, ranks] : members) {
+    nodes_[static_cast<std::size_t>(node)]->link->Send(
+        {.head = {{"op", "call"},
+                  {"call", job->call},
+                  {"kind", job->spec.kind},
+                  {"members", std::move(ranks)},
+                  {"world", world},
+                  {"node", node},
+                  {"attempt", job->attempt},
+                  {"threads", job->spec.threads},
+                  {"pin", pin},
+                  {"master", masters.at(job->call % masters.size())},
+                  {"group", "run-" + id_},
+                  {"generation", job->group->generation},
+                  {"store", store_address_},
+                  {"secret", secret_.ToHex()}},
+         .parcel = job->spec.parcel});
+  }
+}
+
+// A block of ranks for each node, in proportion to its cores.
+std::vector<int> Controller::NodesOfRanks(int world) const {
+  std::map<int, int> counts;
+  for (int rank = 0; rank < world; ++rank) {
+    const Node* emptiest = nullptr;
+    for (const auto& node : nodes_) {
+      if (node->lost || !node->joined) continue;
+      if (emptiest == nullptr ||
+          (counts[node->index] + 1) * emptiest->cores < (counts[emptiest->index] + 1) * node->cores)
+        emptiest = node.get();
+    }
+    ++counts[emptiest->index];
+  }
+  std::vector<int> places;
+  for (const auto& [node, count] : counts)
+    places.insert(places.end(), static_cast<std::size_t>(count), node);
+  return places;
+}
+
+// One of `kind` on `node` that is not among `taken`, the oldest first, or a new one.
+std::uint64_t Controller::IdleWorker(const std::string& kind, int node,
+                                     const std::vector<std::uint64_t>& taken) {
+  // A rank that has ended stays with its call, which may yet begin anew.
+  const auto is_held = [this](std::uint64_t id) {
+    return std::ranges::any_of(jobs_, [id](const auto& entry) {
+      const Job& job = *entry.second;
+      return !job.ended() && std::ranges::find(job.members, id) != job.members.end();
+    });
+  };
+  for (const auto& [id, worker] : workers_) {
+    const bool fits = worker.kind == kind && worker.node == node;
+    const bool is_taken = std::ranges::find(taken, id) != taken.end();
+    if (worker.call == 0 && fits && !is_taken && !is_held(id)) return id;
+  }
+  const std::uint64_t id = ++last_worker_;
+  workers_[id] = {.id = id, .node = node, .kind = kind};
+  return id;
+}
+
+// The same workers in the same order go on with the group that they have, if none of them has been
+// in another one since.
+std::shared_ptr<Controller::Group> Controller::GroupOf(const std::vector<std::uint64_t>& members) {
+  auto last = workers_.at(members.front()).group;
+  const bool same =
+      last && !last->broken && last->members == members &&
+      std::ranges::all_of(members, [&](std::uint64_t id) { return workers_.at(id).group == last; });
+  if (same) return last;
+  auto group = std::make_shared<Group>(Group{.generation = ++last_generation_, .members = members});
+  for (const std::uint64_t id : members) workers_.at(id).group = group;
+  return group;
+}
+
+void Controller::HearDone(Message message) {
+  const auto job = FindJob(message.head.at("call").get<std::uint64_t>());
+  const int rank = message.head.at("rank").get<int>();
+  const auto worker = workers_.find(message.head.at("worker").get<std::uint64_t>());
+  if (worker != workers_.end()) worker->second.call = 0;
+  if (!job || !job->running.contains(rank)) return;
+  job->gathered[static_cast<std::size_t>(rank)] = std::move(message.parcel);
+  job->sequences[static_cast<std::size_t>(rank)] = message.head.at("sequence").get<std::uint64_t>();
+  RankEnded(job, rank);
+}
+
+void Controller::HearFailed(Message message) {
+  const Json& head = message.head;
+  const auto job = FindJob(head.at("call").get<std::uint64_t>());
+  const int rank = head.at("rank").get<int>();
+  const auto worker = workers_.find(head.at("worker").get<std::uint64_t>());
+  if (worker != workers_.end()) worker->second.call = 0;
+  if (!job || !job->running.contains(rank)) return;
+  AddCause(job, {.rank = rank,
+                 .host = worker == workers_.end() ? "" : HostOf(worker->second),
+                 .pid = worker == workers_.end() ? -1 : worker->second.pid,
+                 .time = head.at("time").get<double>(),
+                 .echo = head.value("echo", false),
+                 .type = head.value("type", ""),
+                 .text = head.value("text", ""),
+                 .traceback = head.value("traceback", ""),
+                 .parcel = std::move(message.parcel)});
+  RankEnded(job, rank);
+}
+
+void Controller::HearExited(Message message) {
+  const Json& head = message.head;
+  const auto id = head.at("worker").get<std::uint64_t>();
+  const auto worker = workers_.find(id);
+  if (worker == workers_.end()) return;
+  WorkerLost(id, {.host = HostOf(worker->second),
+                  .pid = head.at("pid").get<pid_t>(),
+                  .time = head.at("time").get<double>(),
+                  .died = true,
+                  .text = head.at("how").get<std::string>(),
+                  .last_lines = head.at("last").get<std::string>()});
+}
+
+void Controller::WorkerLost(std::uint64_t id, Cause cause) {
+  const auto worker = workers_.find(id);
+  const auto job = FindJob(worker->second.call);
+  cause.rank = worker->second.rank;
+  Note("exited", cause.rank, cause.text, {{"worker", static_cast<double>(id)}, {"pid", cause.pid}});
+  if (worker->second.group) worker->second.group->broken = true;
+  workers_.erase(worker);
+  if (!job || !job->running.contains(cause.rank)) return;
+  const int rank = cause.rank;
+  AddCause(job, std::move(cause));
+  RankEnded(job, rank);
+}
+
+const std::string& Controller::HostOf(const Worker& worker) const {
+  return nodes_[static_cast<std::size_t>(worker.node)]->host;
+}
+
+void Controller::AddCause(const std::shared_ptr<Job>& job, Cause cause) {
+  const bool echo = cause.echo;
+  job->causes.push_back(std::move(cause));
+  const auto conclude_after = [&](milliseconds wait) {
+    loop_.At(Loop::Clock::now() + wait, [this, call = job->call, attempt = job->attempt] {
+      const std::lock_guard lock(state_mutex_);
+      Conclude(call, attempt);
+    });
+  };
+  if (!echo && !job->concluding) {
+    job->concluding = true;
+    conclude_after(job->running.size() > 1 ? Collect(options_) : milliseconds(0));
+  } else if (echo && job->causes.size() == 1) {
+    conclude_after(CollectEchoes(options_));
+  }
+}
+
+// The causes are there: decide whether the call fails or begins anew.
+void Controller::Conclude(std::uint64_t call, int attempt) {
+  const auto job = FindJob(call);
+  if (!job || job->attempt != attempt || job->again || job->ended()) return;
+  if (!job->cancel_reason.empty()) return;  // it ends when all ranks have stopped
+  job->group->broken = true;
+  const RunFailure failure = Describe(*job);
+  const bool died = std::ranges::any_of(job->causes, [](const Cause& c) { return c.died; });
+  const bool raised =
+      std::ranges::any_of(job->causes, [](const Cause& c) { return !c.died && !c.echo; });
+  const int dead =
+      static_cast<int>(std::ranges::count_if(job->causes, [](const Cause& c) { return c.died; }));
+  const bool can_shrink =
+      job->spec.on_failure == OnFailure::kShrink && job->spec.workers - dead >= 1;
+  const bool can_restart =
+      job->spec.on_failure == OnFailure::kRestart && job->restarts < job->spec.max_restarts;
+  if (died && !raised && job->cancel_reason.empty() && (can_shrink || can_restart)) {
+    ++job->restarts;
+    job->again = true;
+    if (can_shrink) {
+      busy_ -= dead;
+      job->spec.workers -= dead;
+    }
+    Tell({.level = 30,
+          .text = fmt::format("{}; {}", failure.text,
+                              can_shrink ? fmt::format("the other {} begin anew", job->spec.workers)
+                                         : fmt::format("all ranks begin anew (restart {} of {})",
+                                                       job->restarts, job->spec.max_restarts))});
+    CancelOthers(*job, "another rank was lost; the call begins anew");
+    if (job->running.empty()) RankEnded(job, -1);
+    return;
+  }
+  Note("failed", failure.rank,
+       failure.text + (failure.traceback.empty() ? "" : "\n" + failure.traceback),
+       {{"call", static_cast<double>(job->call)}});
+  job->End({}, failure);
+  CancelOthers(*job, "another rank failed");
+  if (job->running.empty()) Finish(job);
+}
+
+void Controller::CancelOthers(const Job& job, const std::string& reason) {
+  if (job.running.empty()) return;
+  for (const auto& node : nodes_)
+    if (!node->lost)
+      node->link->Send({.head = {{"op", "cancel"}, {"call", job.call}, {"reason", reason}}});
+}
+
+void Controller::RankEnded(const std::shared_ptr<Job>& job, int rank) {
+  job->running.erase(rank);
+  if (!job->running.empty()) return;
+  if (job->again) {
+    ++job->attempt;
+    Begin(job);
+    return;
+  }
+  if (!job->cancel_reason.empty())
+    job->End({}, RunFailure{.text = job->cancel_reason, .cancelled = true});
+  if (job->ended()) {
+    Finish(job);
+    return;
+  }
+  if (!job->causes.empty()) {
+    Conclude(job->call, job->attempt);
+    return;
+  }
+  // Ranks that made different numbers of collective calls cannot go on with that group.
+  const auto& sequences = job->sequences;
+  if (std::ranges::adjacent_find(sequences, std::not_equal_to<>()) != sequences.end())
+    job->group->broken = true;
+  if (job->noted) Note("done", -1, "", {{"call", static_cast<double>(job->call)}});
+  job->End(std::move(job->gathered), std::nullopt);
+  Finish(job);
+}
+
+void Controller::Finish(const std::shared_ptr<Job>& job) {
+  if (jobs_.erase(job->call) == 0) return;
+  busy_ -= job->spec.workers;
+  Schedule();
+}
+
+void Controller::CancelJob(std::uint64_t call, const std::string& reason) {
+  const auto job = FindJob(call);
+  if (!job || job->ended()) return;
+  job->cancel_reason = reason;
+  Note("cancelled", -1, reason, {{"call", static_cast<double>(call)}});
+  if (const auto waits = std::ranges::find(waiting_, job); waits != waiting_.end()) {
+    job->End({}, RunFailure{.text = reason, .cancelled = true});
+    waiting_.erase(waits);
+    jobs_.erase(call);
+    Schedule();
+    return;
+  }
+  job->again = false;
+  job->group->broken = true;
+  CancelOthers(*job, reason);
+}
+
+// The first cause first: a death or an exception before an echo, then by time.
+RunFailure Controller::Describe(const Job& job) const {
+  std::vector<const Cause*> sorted;
+  for (const Cause& cause : job.causes) sorted.push_back(&cause);
+  std::ranges::stable_sort(sorted, [](const Cause* a, const Cause* b) {
+    return std::pair(a->echo, a->time) < std::pair(b->echo, b->time);
+  });
+  const auto line = [](const Cause& cause) {
+    const std::string who =
+        fmt::format("rank {} ({}, process {})", cause.rank, cause.host, cause.pid);
+    if (cause.died) {
+      const bool left = cause.text.starts_with("left");
+      return fmt::format("{} {}{}", who, cause.text, left ? " before its function returned" : "");
+    }
+    return fmt::format("{} raised {}: {}", who, cause.type, cause.text);
+  };
+  RunFailure failure;
+  const Cause& first = *sorted.front();
+  failure.rank = first.rank;
+  failure.type = first.type;
+  failure.traceback = first.traceback;
+  failure.parcel = first.parcel;
+  failure.text = line(first);
+  if (!first.last_lines.empty()) failure.text += "; its last lines:\n" + first.last_lines;
+  for (std::size_t i = 1; i < sorted.size(); ++i) failure.others.push_back(line(*sorted[i]));
+  return failure;
+}
+
+void Controller::FailAll(const std::string& why) {
+  for (const auto& [call, job] : jobs_) job->End({}, RunFailure{.text = why});
+  jobs_.clear();
+  waiting_.clear();
+  workers_.clear();
+  busy_ = 0;
+}
+
+}  // namespace orca::runtime

@@ -1,0 +1,71 @@
+// One call of a function on workers.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/controller.h"
+
+namespace orca::runtime {
+
+/// A call, from Submit to its end.
+class Controller::Job final : public Run {
+ public:
+  Job(Controller& controller, RunSpec wanted, std::uint64_t number)
+      : call(number), spec(std::move(wanted)), controller_(controller) {}
+
+  bool Wait(std::chrono::milliseconds timeout) override {
+    std::unique_lock lock(mutex_);
+    return ended_condition_.wait_for(lock, timeout, [this] { return ended_; });
+  }
+  const std::vector<Parcel>& results() const override { return results_; }
+  const std::optional<RunFailure>& failure() const override { return failure_; }
+  void Cancel(const std::string& reason) override;
+
+  void End(std::vector<Parcel> results, std::optional<RunFailure> failure) {
+    const std::lock_guard lock(mutex_);
+    if (ended_) return;
+    results_ = std::move(results);
+    failure_ = std::move(failure);
+    ended_ = true;
+    ended_condition_.notify_all();
+  }
+  bool ended() const {
+    const std::lock_guard lock(mutex_);
+    return ended_;
+  }
+
+  // The loop's thread only.
+  const std::uint64_t call;
+  RunSpec spec;
+  int attempt = 0;
+  int restarts = 0;
+  std::vector<std::uint64_t> members;  // worker of each rank
+  std::shared_ptr<Group> group;
+  std::vector<Parcel> gathered;
+  std::vector<std::uint64_t> sequences;
+  std::set<int> running;  // ranks that have not ended
+  std::vector<Cause> causes;
+  bool concluding = false;
+  bool noted = true;   // in the log
+  bool again = false;  // begin anew when all ranks have ended
+  std::string cancel_reason;
+
+ private:
+  Controller& controller_;
+  mutable std::mutex mutex_;
+  std::condition_variable ended_condition_;
+  bool ended_ = false;
+  std::vector<Parcel> results_;
+  std::optional<RunFailure> failure_;
+};
+
+}  // namespace orca::runtime
