@@ -249,6 +249,10 @@ class GroupCommunicator final : public Communicator {
     const int cores = std::min(static_cast<int>(cpus.count()), CgroupCpuLimit());
     const bool roomy = static_cast<int>(local_ranks.size()) <= cores;
     const std::chrono::nanoseconds spin = roomy ? kSpin : std::chrono::microseconds(0);
+    const LongWaitReport report =
+        options_.on_long_wait ? options_.on_long_wait : [](const std::string& text, auto) {
+          Log(LogLevel::kWarning, text);
+        };
     local_ = std::make_unique<LocalGroup>(
         std::move(memory),
         LocalGroupOptions{.index = topology_.local_index(),
@@ -257,6 +261,7 @@ class GroupCommunicator final : public Communicator {
                           .spin = spin,
                           .peer_timeout = options_.peer_timeout,
                           .warn_after = options_.warn_after,
+                          .on_long_wait = report,
                           .map_segment = [this](int peer, std::uint32_t segment) {
                             const int owner =
                                 topology_.local_ranks()[static_cast<std::size_t>(peer)];
@@ -271,6 +276,7 @@ class GroupCommunicator final : public Communicator {
                     .streams = options_.streams > 0 ? options_.streams : kDefaultStreams,
                     .spin = spin,
                     .warn_after = options_.warn_after,
+                    .on_long_wait = report,
                     .grace = NewsGrace(options_.peer_timeout),
                     .connect =
                         [this](int peer, int stream, const Deadline&) {

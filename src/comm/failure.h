@@ -26,4 +26,13 @@ std::chrono::milliseconds NewsGrace(std::chrono::milliseconds peer_timeout);
 /// How often a rank gives a sign of life, if silence for `peer_timeout` means that it is lost.
 std::chrono::milliseconds BeatInterval(std::chrono::milliseconds peer_timeout);
 
+/// Is told of a long wait; see CommOptions::on_long_wait.
+using LongWaitReport =
+    std::function<void(const std::string& text, std::chrono::milliseconds waited)>;
+
+/// How long a wait lasts before it is reported for the (`warnings` + 1)st time.
+inline std::chrono::milliseconds NextWarning(std::chrono::milliseconds warn_after, int warnings) {
+  return warnings == 0 ? warn_after : warn_after * 6 * warnings;
+}
+
 }  // namespace orca::comm

@@ -292,7 +292,7 @@ bool LocalGroup::Spin(Reached reached) const {
 void LocalGroup::WaitAsleep(const std::function<bool(int)>& reached) {
   const auto since = Clock::now();
   if (!deadline_) deadline_ = Deadline::After(timeout_);
-  bool warned = false;
+  int warnings = 0;
   const auto all_reached = [&] {
     for (int peer = 0; peer < options_.size; ++peer) {
       if (!reached(peer)) return false;
@@ -315,14 +315,14 @@ void LocalGroup::WaitAsleep(const std::function<bool(int)>& reached) {
       if (bell == bell_before && header_->sleepers.load() > 1) Ring();
       return;
     }
-    CheckForTrouble(reached, since, &warned);
+    CheckForTrouble(reached, since, &warnings);
     FutexWait(header_->doorbell, bell,
               std::clamp(deadline_->Left(), std::chrono::milliseconds(1), nap));
   }
 }
 
 void LocalGroup::CheckForTrouble(const std::function<bool(int)>& reached, Clock::time_point since,
-                                 bool* warned) {
+                                 int* warnings) {
   if (const auto ended = failure()) throw Error(ended->code, ended->text);
   const auto now = Clock::now();
   int first_missing = -1;
@@ -356,9 +356,10 @@ void LocalGroup::CheckForTrouble(const std::function<bool(int)>& reached, Clock:
   }
   // One waiting rank speaks for all: the first that is not itself missing.
   const bool speaks = options_.index == (first_missing == 0 ? 1 : 0);
-  if (!*warned && speaks && now - since > options_.warn_after) {
-    *warned = true;
-    Log(LogLevel::kWarning, DescribeWait(first_missing, since));
+  if (speaks && now - since > NextWarning(options_.warn_after, *warnings)) {
+    ++*warnings;
+    options_.on_long_wait(DescribeWait(first_missing, since),
+                          std::chrono::duration_cast<std::chrono::milliseconds>(now - since));
   }
 }
 

@@ -29,6 +29,7 @@ struct LocalGroupOptions {
       spin{};  ///< How long to spin before sleeping; 0 when ranks outnumber cores.
   std::chrono::milliseconds peer_timeout{};
   std::chrono::milliseconds warn_after{};
+  LongWaitReport on_long_wait;
   /// Maps segment `segment` of the arena of local rank `peer`.
   std::function<SharedMemory(int peer, std::uint32_t segment)> map_segment;
 };
@@ -111,7 +112,7 @@ class LocalGroup {
   bool Spin(Reached reached) const;
   void WaitAsleep(const std::function<bool(int)>& reached);
   void CheckForTrouble(const std::function<bool(int)>& reached, Deadline::Clock::time_point since,
-                       bool* warned);
+                       int* warnings);
   std::string DescribeWait(int peer, Deadline::Clock::time_point since) const;
   void CheckRecords(std::uint64_t mine) const;
   void Ring();

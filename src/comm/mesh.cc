@@ -268,7 +268,7 @@ template <typename Done>
 void Mesh::ProgressUntil(Done done) {
   const auto since = Clock::now();
   auto spin_until = since + options_.spin;
-  bool warned = false;
+  int warnings = 0;
   while (!done()) {
     try {
       if (Progress()) {
@@ -287,7 +287,7 @@ void Mesh::ProgressUntil(Done done) {
       throw Error(first.code, first.text);
     }
     if (Clock::now() < spin_until) continue;
-    CheckForTrouble(since, &warned);
+    CheckForTrouble(since, &warnings);
     Sleep(std::clamp(deadline_.Left(), std::chrono::milliseconds(1), kNap));
   }
 }
@@ -302,7 +302,7 @@ void Mesh::Sleep(std::chrono::milliseconds limit) {
   }
 }
 
-void Mesh::CheckForTrouble(Clock::time_point since, bool* warned) {
+void Mesh::CheckForTrouble(Clock::time_point since, int* warnings) {
   if (const auto failure = options_.failure()) throw Error(failure->code, failure->text);
   for (const auto& [rank, entry] : peers_) {
     if (!entry->WaitsForAStream() || !options_.left(rank)) continue;
@@ -318,9 +318,11 @@ void Mesh::CheckForTrouble(Clock::time_point since, bool* warned) {
     const Failure first = FirstCause(echo, options_.failure, options_.grace);
     throw Error(first.code, first.text);
   }
-  if (!*warned && Clock::now() - since > options_.warn_after) {
-    *warned = true;
-    Log(LogLevel::kWarning, DescribeWait(since));
+  if (const auto waited = Clock::now() - since;
+      waited > NextWarning(options_.warn_after, *warnings)) {
+    ++*warnings;
+    options_.on_long_wait(DescribeWait(since),
+                          std::chrono::duration_cast<std::chrono::milliseconds>(waited));
   }
 }
 

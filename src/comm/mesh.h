@@ -27,6 +27,7 @@ struct MeshOptions {
   int streams = 1;                 ///< Connections to each peer; they share the work.
   std::chrono::nanoseconds spin{};
   std::chrono::milliseconds warn_after{};
+  LongWaitReport on_long_wait;
   std::chrono::milliseconds grace{};  ///< See FirstCause.
   /// Connects stream `stream` to `peer`.
   std::function<UniqueFd(int peer, int stream, const Deadline& deadline)> connect;
@@ -74,7 +75,7 @@ class Mesh {
   template <typename Done>
   void ProgressUntil(Done done);
   void Sleep(std::chrono::milliseconds limit);
-  void CheckForTrouble(Deadline::Clock::time_point since, bool* warned);
+  void CheckForTrouble(Deadline::Clock::time_point since, int* warnings);
   std::string DescribeWait(Deadline::Clock::time_point since) const;
 
   MeshOptions options_;

@@ -117,6 +117,7 @@ class Controller {
   RunFailure Describe(const Job& job) const;
   const std::string& HostOf(const Worker& worker) const;
   void Tell(Event event);
+  void SendStacks();
   void OpenLog();
   void AnswerVisitors();
   void Note(const std::string& what, int rank, const std::string& text,

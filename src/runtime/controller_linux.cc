@@ -292,9 +292,13 @@ void Controller::AnswerVisitors() {
 
 void Controller::PrintStacks() {
   const std::lock_guard lock(state_mutex_);
+  SendStacks();
+  WakeToSend();
+}
+
+void Controller::SendStacks() {
   for (const auto& node : nodes_)
     if (!node->lost) node->link->Send({.head = {{"op", "stacks"}}});
-  WakeToSend();
 }
 
 // A run without a log is better than none.
@@ -453,6 +457,12 @@ void Controller::Hear(Node& node, Message message) {
           .level = message.head.at("level").get<int>(),
           .logger = message.head.at("logger").get<std::string>(),
           .text = message.head.at("text").get<std::string>()});
+  } else if (op == "waits") {
+    Tell({.kind = Event::Kind::kLog,
+          .rank = message.head.at("rank").get<int>(),
+          .level = 30,
+          .text = message.head.at("text").get<std::string>()});
+    if (message.head.at("stalled").get<bool>()) SendStacks();
   } else if (op == "started") {
     const auto found = workers_.find(message.head.at("worker").get<std::uint64_t>());
     if (found == workers_.end()) return;

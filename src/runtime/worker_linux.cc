@@ -25,6 +25,12 @@
 namespace orca::runtime {
 namespace {
 
+// A rank that waits in a collective for so long is stuck with high probability; the stacks of all
+// ranks are printed. Scaled with the time after which waits are reported (5 s by default).
+std::chrono::milliseconds StallAfter(const comm::CommOptions& options) {
+  return options.warn_after * 5;
+}
+
 /// How the ranks of a task meet.
 struct Meeting {
   std::string group;
@@ -291,6 +297,10 @@ std::shared_ptr<comm::Communicator> Worker::Communicator() {
   membership.secret = secret;
   comm::CommOptions options = comm::OptionsFromEnvironment();
   options.cancelled = [this] { return Cancelled(); };
+  options.on_long_wait = [this, limit = StallAfter(options)](const std::string& text,
+                                                             std::chrono::milliseconds waited) {
+    state_->Tell({.head = {{"op", "waits"}, {"text", text}, {"stalled", waited > limit}}});
+  };
   membership.store = std::make_shared<CancellableStore>(
       comm::ConnectTcpStore(now.meeting.store, secret, options.connect_timeout), options.cancelled);
   std::shared_ptr<comm::Communicator> group = comm::Communicator::Connect(membership, options);

@@ -45,7 +45,10 @@ struct CommOptions {
   Milliseconds connect_timeout = std::chrono::minutes(1);  ///< For all ranks to join.
   Milliseconds peer_timeout =
       std::chrono::seconds(5);  ///< A peer that is silent for so long is lost.
-  Milliseconds warn_after = std::chrono::seconds(5);  ///< A wait this long is reported in the log.
+  Milliseconds warn_after = std::chrono::seconds(5);  ///< A wait this long is reported.
+  /// Told of a wait in a collective that has lasted for warn_after, and after every six times that;
+  /// says who waits for whom. Empty: the log.
+  std::function<void(const std::string& text, Milliseconds waited)> on_long_wait;
   /// "auto": shared memory between ranks of one host, TCP between hosts. "tcp": TCP between all
   /// ranks.
   std::string transport = "auto";

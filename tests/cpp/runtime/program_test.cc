@@ -86,6 +86,12 @@ void Sleep(int milliseconds) {
   std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
 }
 
+void LateOn(int rank, int milliseconds) {
+  Group().Barrier();
+  if (Rank() == rank) Sleep(milliseconds);
+  Group().Barrier();
+}
+
 void Print(std::string text) { std::printf("%s %d\n", text.c_str(), Rank()); }
 
 void ForkAndDie() {
@@ -288,6 +294,20 @@ TEST_F(ProgramTest, StacksShowWhereAFunctionIs) {
   const std::string text = ::testing::internal::GetCapturedStderr();
   EXPECT_THAT(text, HasSubstr("[rank 0] native stack"));
   EXPECT_THAT(text, HasSubstr("runtime_program_test"));
+}
+
+TEST_F(ProgramTest, F33AStallShowsWhoWaitsForWhomAndAllStacks) {
+  ::setenv("ORCA_WARN_AFTER", "0.1", 1);
+  Start(2);
+  ::testing::internal::CaptureStderr();
+  orca::Run(*context_, {}, LateOn, 0, 1500);
+  context_.reset();
+  ::unsetenv("ORCA_WARN_AFTER");
+  const std::string text = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(text, HasSubstr("waits in barrier"));
+  EXPECT_THAT(text, HasSubstr("for rank 0"));
+  EXPECT_THAT(text, HasSubstr("[rank 0] native stack"));
+  EXPECT_THAT(text, HasSubstr("[rank 1] native stack"));
 }
 
 TEST_F(ProgramTest, ChildrenOfADeadWorkerAreEndedWithIt) {
