@@ -160,6 +160,9 @@ void Agent::Obey(Message message) {
   } else if (op == "cancel") {
     CancelCall(message.head.at("call").get<std::uint64_t>(),
                message.head.at("reason").get<std::string>());
+  } else if (op == "leave") {
+    const auto found = workers_.find(message.head.at("worker").get<std::uint64_t>());
+    if (found != workers_.end()) found->second.link->Send({.head = {{"op", "leave"}}});
   } else if (op == "stacks") {
     for (const auto& [id, worker] : workers_)
       if (worker.call != 0 && worker.pid > 0) ::kill(worker.pid, kStackSignal);

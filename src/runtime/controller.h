@@ -83,6 +83,7 @@ class Controller {
     pid_t pid = -1;
     std::uint64_t call = 0;  // 0: idle
     int rank = -1;
+    Loop::Clock::time_point idle_since = {};
     std::shared_ptr<Group> group = {};  // the last one that it belonged to
   };
 
@@ -100,6 +101,8 @@ class Controller {
   void Schedule();
   void Begin(const std::shared_ptr<Job>& job);
   std::vector<int> NodesOfRanks(int world) const;
+  bool IsHeld(std::uint64_t worker) const;
+  void LetGoOfIdle();
   std::uint64_t IdleWorker(const std::string& kind, int node,
                            const std::vector<std::uint64_t>& taken);
   std::shared_ptr<Group> GroupOf(const std::vector<std::uint64_t>& members);

@@ -161,20 +161,42 @@ std::vector<int> Controller::NodesOfRanks(int world) const {
   return places;
 }
 
+// A rank that has ended stays with its call, which may yet begin anew.
+bool Controller::IsHeld(std::uint64_t worker) const {
+  return std::ranges::any_of(jobs_, [worker](const auto& entry) {
+    const Job& job = *entry.second;
+    return !job.ended() && std::ranges::find(job.members, worker) != job.members.end();
+  });
+}
+
+// A call may have wanted more workers than there are cores; they stay warm for a while.
+void Controller::LetGoOfIdle() {
+  std::map<int, int> count;  // of each node
+  for (const auto& [id, worker] : workers_) ++count[worker.node];
+  std::vector<std::uint64_t> leaving;
+  for (auto entry = workers_.rbegin(); entry != workers_.rend(); ++entry) {
+    const auto& [id, worker] = *entry;
+    const Node& node = *nodes_[static_cast<std::size_t>(worker.node)];
+    const bool is_idle =
+        worker.call == 0 && !IsHeld(id) && Loop::Clock::now() - worker.idle_since > options_.idle;
+    if (!is_idle || node.lost || count[worker.node] <= node.cores) continue;
+    --count[worker.node];
+    leaving.push_back(id);
+    node.link->Send({.head = {{"op", "leave"}, {"worker", id}}});
+  }
+  for (const std::uint64_t id : leaving) {
+    if (const auto group = workers_.at(id).group) group->broken = true;
+    workers_.erase(id);
+  }
+}
+
 // One of `kind` on `node` that is not among `taken`, the oldest first, or a new one.
 std::uint64_t Controller::IdleWorker(const std::string& kind, int node,
                                      const std::vector<std::uint64_t>& taken) {
-  // A rank that has ended stays with its call, which may yet begin anew.
-  const auto is_held = [this](std::uint64_t id) {
-    return std::ranges::any_of(jobs_, [id](const auto& entry) {
-      const Job& job = *entry.second;
-      return !job.ended() && std::ranges::find(job.members, id) != job.members.end();
-    });
-  };
   for (const auto& [id, worker] : workers_) {
     const bool fits = worker.kind == kind && worker.node == node;
     const bool is_taken = std::ranges::find(taken, id) != taken.end();
-    if (worker.call == 0 && fits && !is_taken && !is_held(id)) return id;
+    if (worker.call == 0 && fits && !is_taken && !IsHeld(id)) return id;
   }
   const std::uint64_t id = ++last_worker_;
   workers_[id] = {.id = id, .node = node, .kind = kind};
@@ -198,7 +220,10 @@ void Controller::HearDone(Message message) {
   const auto job = FindJob(message.head.at("call").get<std::uint64_t>());
   const int rank = message.head.at("rank").get<int>();
   const auto worker = workers_.find(message.head.at("worker").get<std::uint64_t>());
-  if (worker != workers_.end()) worker->second.call = 0;
+  if (worker != workers_.end()) {
+    worker->second.call = 0;
+    worker->second.idle_since = Loop::Clock::now();
+  }
   if (!job || !job->running.contains(rank)) return;
   job->gathered[static_cast<std::size_t>(rank)] = std::move(message.parcel);
   job->sequences[static_cast<std::size_t>(rank)] = message.head.at("sequence").get<std::uint64_t>();
@@ -210,7 +235,10 @@ void Controller::HearFailed(Message message) {
   const auto job = FindJob(head.at("call").get<std::uint64_t>());
   const int rank = head.at("rank").get<int>();
   const auto worker = workers_.find(head.at("worker").get<std::uint64_t>());
-  if (worker != workers_.end()) worker->second.call = 0;
+  if (worker != workers_.end()) {
+    worker->second.call = 0;
+    worker->second.idle_since = Loop::Clock::now();
+  }
   if (!job || !job->running.contains(rank)) return;
   AddCause(job, {.rank = rank,
                  .host = worker == workers_.end() ? "" : HostOf(worker->second),

@@ -398,6 +398,7 @@ void Controller::WatchForSilence() {
   // If this thread itself did not run, silence says nothing about the others.
   const bool slept = now - last_watch_ > options_.silence;
   last_watch_ = now;
+  LetGoOfIdle();
   for (const auto& node : nodes_) {
     if (node->lost) continue;
     if (node->remote) node->link->Send({.head = {{"op", "beat"}}});

@@ -30,6 +30,7 @@ struct ContextOptions {
   std::chrono::milliseconds start_timeout{60000};  ///< For agents and nurseries to begin.
   std::chrono::milliseconds silence{
       5000};                              ///< A worker without a sign of life for so long is lost.
+  std::chrono::milliseconds idle{60000};  ///< Idle workers beyond the cores leave after so long.
   std::chrono::milliseconds grace{2000};  ///< For a cancelled function to stop; then it is killed.
 };
 

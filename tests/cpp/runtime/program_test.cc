@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -20,6 +21,7 @@
 namespace orca {
 namespace {
 
+using std::chrono::milliseconds;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -82,13 +84,11 @@ int DieOnce(std::string file, int rank) {
   return WorldSize() * 1'000'000 + ::getpid() % 1'000'000;
 }
 
-void Sleep(int milliseconds) {
-  std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
-}
+void Sleep(int time) { std::this_thread::sleep_for(milliseconds(time)); }
 
-void LateOn(int rank, int milliseconds) {
+void LateOn(int rank, int time) {
   Group().Barrier();
-  if (Rank() == rank) Sleep(milliseconds);
+  if (Rank() == rank) Sleep(time);
   Group().Barrier();
 }
 
@@ -308,6 +308,22 @@ TEST_F(ProgramTest, F33AStallShowsWhoWaitsForWhomAndAllStacks) {
   EXPECT_THAT(text, HasSubstr("for rank 0"));
   EXPECT_THAT(text, HasSubstr("[rank 0] native stack"));
   EXPECT_THAT(text, HasSubstr("[rank 1] native stack"));
+}
+
+TEST_F(ProgramTest, IdleWorkersBeyondTheCoresLeaveAfterAWhile) {
+  ContextOptions options = Options(1);
+  options.silence = std::chrono::milliseconds(1000);
+  options.idle = std::chrono::milliseconds(100);
+  context_ = Context::Start(options);
+  const auto pids = orca::Run(*context_, {.workers = 4}, Pid);
+  const auto alive = [&] {
+    return std::ranges::count_if(pids, [](int pid) { return ::kill(pid, 0) == 0; });
+  };
+  EXPECT_EQ(alive(), 4);
+  for (int i = 0; i < 200 && alive() > 1; ++i) std::this_thread::sleep_for(milliseconds(50));
+  EXPECT_EQ(alive(), 1);
+  EXPECT_EQ(orca::Run(*context_, {.workers = 1}, Pid).front(), pids[0]);
+  EXPECT_THAT(orca::Run(*context_, {.workers = 4}, Reduced, 3), Each(10.0F));
 }
 
 TEST_F(ProgramTest, ChildrenOfADeadWorkerAreEndedWithIt) {
