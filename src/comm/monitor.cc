@@ -80,8 +80,8 @@ void Monitor::WaitUntilReady(const Deadline& deadline, const std::function<bool(
     if (cancelled && cancelled())
       throw Error(Code::kAborted, "it was cancelled while the group formed");
   }
+  if (ready_) return;  // a group that ended right after it formed says so in its first call
   if (failed_) throw Error(failure_.code, failure_.text);
-  if (ready_) return;
   std::string missing;
   for (int rank = 1; rank < options_.world && options_.rank == 0; ++rank) {
     if (links_.contains(rank)) continue;
