@@ -162,7 +162,7 @@ class PyLoader {
           from_dlpack_.is_none()
               ? MakeArray<nb::ndarray<nb::numpy>>(memory, batch->rows, specs_[c], owner)
               : from_dlpack_(MakeArray<nb::ndarray<>>(memory, batch->rows, specs_[c], owner));
-      PyTuple_SET_ITEM(arrays.ptr(), static_cast<Py_ssize_t>(c), array.release().ptr());
+      PyTuple_SetItem(arrays.ptr(), static_cast<Py_ssize_t>(c), array.release().ptr());
     }
     return nb::make_tuple(arrays, batch->cursor);
   }
