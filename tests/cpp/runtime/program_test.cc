@@ -322,7 +322,9 @@ TEST_F(ProgramTest, IdleWorkersBeyondTheCoresLeaveAfterAWhile) {
   EXPECT_EQ(alive(), 4);
   for (int i = 0; i < 200 && alive() > 1; ++i) std::this_thread::sleep_for(milliseconds(50));
   EXPECT_EQ(alive(), 1);
-  EXPECT_EQ(orca::Run(*context_, {.workers = 1}, Pid).front(), pids[0]);
+  const auto kept = std::ranges::find_if(pids, [](int pid) { return ::kill(pid, 0) == 0; });
+  ASSERT_NE(kept, pids.end());
+  EXPECT_EQ(orca::Run(*context_, {.workers = 1}, Pid).front(), *kept);
   EXPECT_THAT(orca::Run(*context_, {.workers = 4}, Reduced, 3), Each(10.0F));
 }
 
