@@ -109,7 +109,7 @@ def answers(command: list[str]) -> list[float]:
 
 
 def bench_cold(folder: Path, ray: str) -> None:
-    scripts = {name: folder / f"{name}.py" for name in ("orca", "torchrun", "ray")}
+    scripts = {name: folder / f"{name}_program.py" for name in ("orca", "torchrun", "ray")}
     for name, text in (("orca", ORCA), ("torchrun", TORCHRUN), ("ray", RAY)):
         scripts[name].write_text(text)
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -120,7 +120,7 @@ def bench_cold(folder: Path, ray: str) -> None:
     if ray:
         commands["ray"] = [ray, str(scripts["ray"])]
     times: dict[str, list[float]] = {name: [] for name in commands}
-    for turn in range(-1, 5):
+    for turn in range(-1, 3):
         for name, command in commands.items():
             seconds = timed(command)
             if turn >= 0:
