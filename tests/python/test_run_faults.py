@@ -18,7 +18,7 @@ import orca
 from orca.errors import WorkerFailedError
 from processes import agent_of, descendants, is_alive, nursery_of, wait_until
 
-pytestmark = pytest.mark.usefixtures("no_growth")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_growth")]
 
 # Scaled 10:1; the machine's own delays are not.
 NOTICE_SECONDS = 1.0

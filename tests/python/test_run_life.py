@@ -29,6 +29,8 @@ from processes import (
     wait_until,
 )
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = Path(__file__).with_name("scripts_run.py")
 
 

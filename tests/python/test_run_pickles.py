@@ -41,7 +41,7 @@ import orca
 from orca.errors import InvalidArgumentError
 from processes import descendants
 
-pytestmark = pytest.mark.usefixtures("no_growth")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_growth")]
 
 
 class Model:
