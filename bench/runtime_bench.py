@@ -132,12 +132,13 @@ def bench_cold(folder: Path, ray: str) -> None:
 
 
 def bench_warm(ray: str) -> None:
+    if not ray:
+        sys.exit("a warm call has no peer without Ray; give --ray PYTHON")
     ours, peer = [], []
     for _ in range(3):
         ours.append(answers([sys.executable, "-c", ORCA_CALLS])[0])
-        if ray:
-            peer.append(answers([ray, "-c", RAY_CALLS])[0])
-    report("call-ray", ours, peer or ours)
+        peer.append(answers([ray, "-c", RAY_CALLS])[0])
+    report("call-ray", ours, peer)
 
 
 def main() -> None:
