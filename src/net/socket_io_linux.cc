@@ -121,6 +121,20 @@ void SendFd(int socket, int fd, const Deadline& deadline) {
            [&] { return ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT); });
 }
 
+std::vector<UniqueFd> TakeFds(msghdr& message) {
+  std::vector<UniqueFd> taken;
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
+       header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    for (std::size_t at = 0; CMSG_LEN(at + sizeof(int)) <= header->cmsg_len; at += sizeof(int)) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(header) + at, sizeof fd);
+      taken.emplace_back(fd);
+    }
+  }
+  return taken;
+}
+
 UniqueFd RecvFd(int socket, const Deadline& deadline) {
   char mark = 0;
   iovec part{.iov_base = &mark, .iov_len = 1};
@@ -136,16 +150,7 @@ UniqueFd RecvFd(int socket, const Deadline& deadline) {
   if (got == 0)
     throw Error(Code::kPeerLost,
                 "the other end closed the Unix socket instead of handing over a descriptor");
-  std::vector<UniqueFd> taken;
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
-       header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-    for (std::size_t at = 0; CMSG_LEN(at + sizeof(int)) <= header->cmsg_len; at += sizeof(int)) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(header) + at, sizeof fd);
-      taken.emplace_back(fd);
-    }
-  }
+  std::vector<UniqueFd> taken = TakeFds(message);
   // The kernel cuts the message short when this process may not open one more.
   if (taken.empty() && (message.msg_flags & MSG_CTRUNC) != 0) {
     ThrowErrno(Code::kResourceExhausted, "cannot take a descriptor from another process", EMFILE);

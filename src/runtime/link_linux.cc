@@ -9,6 +9,7 @@
 
 #include "orca/core/error.h"
 #include "orca/core/host.h"
+#include "orca/net/socket.h"
 #include "runtime/link.h"
 
 namespace orca::runtime {
@@ -26,20 +27,6 @@ struct ControlBuffer {
 
 [[noreturn]] void ThrowLost(const std::string& why) {
   throw Error(Code::kPeerLost, fmt::format("the other process is gone: {}", why));
-}
-
-std::vector<UniqueFd> TakeFds(msghdr& message) {
-  std::vector<UniqueFd> taken;
-  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr;
-       header = CMSG_NXTHDR(&message, header)) {
-    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
-    for (std::size_t at = 0; CMSG_LEN(at + sizeof(int)) <= header->cmsg_len; at += sizeof(int)) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(header) + at, sizeof fd);
-      taken.emplace_back(fd);
-    }
-  }
-  return taken;
 }
 
 Message Decode(std::span<const std::byte> packet, std::vector<UniqueFd> fds) {
@@ -151,7 +138,7 @@ std::optional<Message> UnixLink::Receive() {
   } while (got < 0 && errno == EINTR);
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::nullopt;
   if (got < 0) ThrowLost(std::strerror(errno));
-  std::vector<UniqueFd> fds = TakeFds(message);
+  std::vector<UniqueFd> fds = net::TakeFds(message);
   if (got == 0) ThrowLost("it closed the connection");
   if ((message.msg_flags & MSG_CTRUNC) != 0) {
     throw Error(Code::kResourceExhausted,

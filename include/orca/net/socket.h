@@ -1,6 +1,8 @@
 // Sockets: TCP between hosts, abstract Unix sockets on one host. Every wait has a deadline.
 #pragma once
 
+#include <sys/socket.h>
+
 #include <chrono>
 #include <cstddef>
 #include <span>
@@ -39,6 +41,8 @@ ORCA_API std::size_t RecvSome(int fd, std::span<std::byte> data, const Deadline&
 /// Hands a descriptor to the process at the other end of a Unix socket, and takes one.
 ORCA_API void SendFd(int socket, int fd, const Deadline& deadline);
 ORCA_API UniqueFd RecvFd(int socket, const Deadline& deadline);
+/// The descriptors that came with what recvmsg(2) has put into `message`.
+ORCA_API std::vector<UniqueFd> TakeFds(msghdr& message);
 /// Throws kUnauthenticated unless the other end of the Unix socket belongs to this user (or root).
 ORCA_API void CheckPeerUser(int socket);
 
