@@ -81,5 +81,6 @@ def leaves_without_stopping(folder: str) -> None:
 if __name__ == "__main__":
     # Shells and nohup ignore them for what runs in the background.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    for ignored in (signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(ignored, signal.SIG_DFL)
     globals()[sys.argv[1]](*sys.argv[2:])
