@@ -41,7 +41,7 @@ double GatherEpoch(const ArrayStore& store, std::uint64_t batch_size, std::uint6
     const std::shared_ptr<const Batch> batch = loader->Next();
     seconds += Now() - start;
     if (!batch) break;
-    const std::span bytes = batch->columns[0];
+    const std::span bytes = batch->columns[0].values;
     const std::span floats(reinterpret_cast<const float*>(bytes.data()),
                            bytes.size() / sizeof(float));
     sum += std::accumulate(floats.begin(), floats.end(), 0.0);
@@ -77,7 +77,7 @@ int main(int argc, char** argv) {
     std::vector<std::uint8_t> images(rows * kPixels);
     for (std::size_t i = 0; i < images.size(); ++i) images[i] = Pixel(i);
     for (const std::uint8_t pixel : images) images_sum += pixel;
-    const std::span<const std::byte> columns[] = {std::as_bytes(std::span(images))};
+    const orca::data::Column columns[] = {{std::as_bytes(std::span(images))}};
     store->Put(rows, columns);
   }
   // A row is read as bytes and written as floats; a copy reads and writes the same number.

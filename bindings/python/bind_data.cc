@@ -2,6 +2,7 @@
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -19,6 +20,7 @@
 #include "arrays.h"
 #include "orca/core/error.h"
 #include "orca/data/array_store.h"
+#include "orca/data/arrow.h"
 
 namespace nb = nanobind;
 using nb::literals::operator""_a;
@@ -28,6 +30,9 @@ namespace {
 
 using data::ArrayStore;
 using data::ColumnSpec;
+using data::Shard;
+using data::ShardHold;
+using data::ShardHome;
 
 constexpr std::size_t kMaxDimensions = 64;  // as many as numpy has
 
@@ -39,6 +44,8 @@ std::uint64_t RowsOf(const Input& array, const std::string& name) {
 
 // The dtype and the shape of a row, for messages: "uint8 (28, 28)".
 std::string Describe(const ColumnSpec& spec) {
+  if (spec.kind != data::ColumnKind::kFixed)
+    return spec.kind == data::ColumnKind::kString ? "string" : "bytes";
   std::string text = std::string(Name(spec.dtype)) + " (";
   for (std::size_t i = 0; i < spec.row_shape.size(); ++i) {
     text += (i == 0 ? "" : ", ") + std::to_string(spec.row_shape[i]);
@@ -46,60 +53,159 @@ std::string Describe(const ColumnSpec& spec) {
   return text + ")";
 }
 
-std::string Describe(const Input& array) {
-  const auto dtype = EngineType(array.dtype());
-  ColumnSpec spec{.name = {}, .dtype = dtype.value_or(DType::kFloat32), .row_shape = {}};
-  for (std::size_t i = 1; i < array.ndim(); ++i) {
-    spec.row_shape.push_back(static_cast<std::int64_t>(array.shape(i)));
-  }
-  return dtype ? Describe(spec) : "a dtype that cannot be stored";
-}
+/// Texts of Python, as a column holds them.
+struct Texts {
+  std::vector<std::byte> values;
+  std::vector<std::int64_t> offsets{0};
+  std::vector<std::byte> validity;
 
-std::unique_ptr<ArrayStore> MakeStore(const std::vector<std::string>& names,
-                                      const std::vector<Input>& arrays) {
-  std::vector<ColumnSpec> specs;
-  for (std::size_t c = 0; c < arrays.size(); ++c) {
-    const auto dtype = EngineType(arrays[c].dtype());
+  void Add(std::span<const std::byte> text) {
+    values.insert(values.end(), text.begin(), text.end());
+    Close(true);
+  }
+  void AddMissing() {
+    any_missing = true;
+    Close(false);
+  }
+  void Close(bool there) {
+    const std::size_t row = offsets.size() - 1;
+    if (row % 8 == 0) validity.push_back(std::byte{0});
+    if (there) validity.back() |= std::byte{1} << (row % 8);
+    offsets.push_back(static_cast<std::int64_t>(values.size()));
+  }
+  bool any_missing = false;
+};
+
+/// What goes into a shard. Keeps the memory of all columns.
+class Leaves {
+ public:
+  /// A leaf is an array; an array and its validity bits; a list of texts; or the values, offsets
+  /// and validity bits of texts.
+  Leaves(const std::vector<std::string>& names, const nb::list& leaves) {
+    for (std::size_t c = 0; c < names.size(); ++c) Add(names[c], leaves[c]);
+  }
+
+  const std::vector<ColumnSpec>& specs() const { return specs_; }
+  const std::vector<data::Column>& columns() const { return columns_; }
+  std::uint64_t rows() const { return rows_; }
+
+ private:
+  void Add(const std::string& name, const nb::handle leaf) {
+    ColumnSpec spec{.name = name};
+    data::Column column;
+    std::uint64_t rows = 0;
+    if (nb::isinstance<nb::list>(leaf)) {
+      rows = AddTexts(nb::borrow<nb::list>(leaf), spec, column);
+    } else if (nb::isinstance<nb::tuple>(leaf)) {
+      rows = AddParts(nb::borrow<nb::tuple>(leaf), spec, column);
+    } else {
+      rows = AddArray(Keep(leaf), spec, column);
+    }
+    if (specs_.empty()) rows_ = rows;
+    if (rows != rows_) {
+      throw Error(Code::kInvalidArgument,
+                  "'" + name + "' has " + std::to_string(rows) + " rows, '" + specs_[0].name +
+                      "' has " + std::to_string(rows_) + "; all need the same number of rows");
+    }
+    specs_.push_back(std::move(spec));
+    columns_.push_back(column);
+  }
+
+  const Input& Keep(const nb::handle array) {
+    return *inputs_.emplace_back(std::make_unique<Input>(nb::cast<Input>(array)));
+  }
+
+  static std::uint64_t AddArray(const Input& array, ColumnSpec& spec, data::Column& column) {
+    const auto dtype = EngineType(array.dtype());
     if (!dtype) {
       throw Error(Code::kInvalidArgument,
-                  "'" + names[c] +
+                  "'" + spec.name +
                       "' has a dtype that cannot be stored; use float64, float32, float16, "
                       "bfloat16, int8, int16, int32, int64, uint8 or bool");
     }
-    RowsOf(arrays[c], names[c]);
-    if (arrays[c].ndim() > kMaxDimensions) {
-      throw Error(Code::kInvalidArgument, "'" + names[c] + "' has " +
-                                              std::to_string(arrays[c].ndim()) +
+    const std::uint64_t rows = RowsOf(array, spec.name);
+    if (array.ndim() > kMaxDimensions) {
+      throw Error(Code::kInvalidArgument, "'" + spec.name + "' has " +
+                                              std::to_string(array.ndim()) +
                                               " dimensions; give 64 or fewer");
     }
-    ColumnSpec spec{.name = names[c], .dtype = *dtype, .row_shape = {}};
-    for (std::size_t i = 1; i < arrays[c].ndim(); ++i) {
-      spec.row_shape.push_back(static_cast<std::int64_t>(arrays[c].shape(i)));
-    }
-    specs.push_back(std::move(spec));
+    spec.dtype = *dtype;
+    for (std::size_t i = 1; i < array.ndim(); ++i)
+      spec.row_shape.push_back(static_cast<std::int64_t>(array.shape(i)));
+    column.values = AsBytes(array);
+    return rows;
   }
-  return ArrayStore::Create(std::move(specs));
+
+  std::uint64_t AddTexts(const nb::list& texts, ColumnSpec& spec, data::Column& column) {
+    Texts& packed = *texts_.emplace_back(std::make_unique<Texts>());
+    spec.kind = data::ColumnKind::kString;
+    bool first = true;
+    for (const nb::handle text : texts) {
+      if (text.is_none()) {
+        packed.AddMissing();
+        continue;
+      }
+      const bool is_bytes = PyBytes_Check(text.ptr());
+      if (first && is_bytes) spec.kind = data::ColumnKind::kBytes;
+      first = false;
+      Py_ssize_t size = 0;
+      const char* memory = nullptr;
+      char* bytes = nullptr;
+      if (is_bytes && spec.kind == data::ColumnKind::kBytes) {
+        if (PyBytes_AsStringAndSize(text.ptr(), &bytes, &size) != 0) throw nb::python_error();
+        memory = bytes;
+      } else if (PyUnicode_Check(text.ptr()) && spec.kind == data::ColumnKind::kString) {
+        memory = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+        if (memory == nullptr) throw nb::python_error();
+      } else {
+        throw Error(Code::kInvalidArgument,
+                    "'" + spec.name + "' mixes texts with " +
+                        nb::cast<std::string>(nb::str(text.type().attr("__name__"))) +
+                        "; give str or bytes only, and None where a value is missing");
+      }
+      packed.Add(std::as_bytes(std::span(memory, static_cast<std::size_t>(size))));
+    }
+    column = {.values = packed.values, .offsets = packed.offsets};
+    if (packed.any_missing) column.validity = packed.validity;
+    return texts.size();
+  }
+
+  // (values, validity), or (values, offsets, validity or None, whether they are bytes).
+  std::uint64_t AddParts(const nb::tuple& parts, ColumnSpec& spec, data::Column& column) {
+    std::uint64_t rows = 0;
+    if (parts.size() == 2) {
+      rows = AddArray(Keep(parts[0]), spec, column);
+      column.validity = AsBytes(Keep(parts[1]));
+      return rows;
+    }
+    spec.kind = nb::cast<bool>(parts[3]) ? data::ColumnKind::kBytes : data::ColumnKind::kString;
+    const auto offsets = AsBytes(Keep(parts[1]));
+    column.values = AsBytes(Keep(parts[0]));
+    column.offsets = {reinterpret_cast<const std::int64_t*>(offsets.data()),
+                      offsets.size() / sizeof(std::int64_t)};
+    if (!parts[2].is_none()) column.validity = AsBytes(Keep(parts[2]));
+    return column.offsets.size() - 1;
+  }
+
+  std::vector<ColumnSpec> specs_;
+  std::vector<data::Column> columns_;
+  std::uint64_t rows_ = 0;
+  std::vector<std::unique_ptr<Input>> inputs_;
+  std::vector<std::unique_ptr<Texts>> texts_;
+};
+
+std::shared_ptr<const Shard> PutShard(const std::shared_ptr<ShardHome>& home,
+                                      const std::vector<std::string>& names,
+                                      const nb::list& leaves) {
+  const Leaves all(names, leaves);
+  const nb::gil_scoped_release released;
+  return Shard::Put(home, all.specs(), all.rows(), all.columns());
 }
 
-void Put(ArrayStore& self, const std::vector<Input>& arrays) {
-  std::vector<std::span<const std::byte>> columns;
-  for (std::size_t c = 0; c < arrays.size() && c < self.columns().size(); ++c) {
-    const ColumnSpec& spec = self.columns()[c];
-    bool same = EngineType(arrays[c].dtype()) == spec.dtype &&
-                arrays[c].ndim() == spec.row_shape.size() + 1;
-    for (std::size_t i = 0; same && i < spec.row_shape.size(); ++i) {
-      same = static_cast<std::int64_t>(arrays[c].shape(i + 1)) == spec.row_shape[i];
-    }
-    if (!same) {
-      throw Error(Code::kInvalidArgument,
-                  "'" + spec.name + "' has another dtype or shape than in the first put: " +
-                      Describe(arrays[c]) + ", not " + Describe(spec) + "; convert it");
-    }
-    columns.push_back(AsBytes(arrays[c]));
-  }
-  const std::uint64_t rows = arrays.empty() ? 0 : RowsOf(arrays[0], self.columns()[0].name);
+std::shared_ptr<const Shard> CopyShard(const std::shared_ptr<const Shard>& shard,
+                                       const std::shared_ptr<ShardHome>& home) {
   const nb::gil_scoped_release released;
-  self.Put(rows, columns);
+  return Shard::Put(home, shard->specs(), shard->rows(), shard->columns());
 }
 
 // An object that keeps `owner` alive.
@@ -126,10 +232,93 @@ nb::object MakeArray(const std::byte* memory, std::uint64_t rows, const ColumnSp
       .cast();
 }
 
-nb::object View(const ArrayStore& self, std::size_t shard, std::size_t column) {
-  const auto memory = self.View(shard, column);
-  return MakeArray<nb::ndarray<nb::numpy, nb::ro>>(memory.get(), self.rows_of(shard),
-                                                   self.columns()[column], Keep(memory));
+nb::object MakeBytes(std::span<const std::byte> bytes, const nb::capsule& owner) {
+  return nb::ndarray<nb::numpy, nb::ro, std::uint8_t>(
+             reinterpret_cast<const std::uint8_t*>(bytes.data()), {bytes.size()}, owner)
+      .cast();
+}
+
+nb::object MakeValidity(const data::Column& column, const nb::capsule& owner) {
+  return column.validity.empty() ? nb::object(nb::none()) : MakeBytes(column.validity, owner);
+}
+
+// (values, offsets, validity or None, whether they are bytes)
+nb::object MakeTexts(const data::Column& column, const ColumnSpec& spec, const nb::capsule& owner) {
+  return nb::make_tuple(MakeBytes(column.values, owner),
+                        nb::ndarray<nb::numpy, nb::ro, std::int64_t>(column.offsets.data(),
+                                                                     {column.offsets.size()}, owner)
+                            .cast(),
+                        MakeValidity(column, owner), spec.kind == data::ColumnKind::kBytes);
+}
+
+/// An array; of texts and of columns with missing values its parts, as Leaves takes them.
+template <typename Array>
+nb::object MakeColumn(const data::Column& column, std::uint64_t rows, const ColumnSpec& spec,
+                      const nb::capsule& owner, const nb::object& from_dlpack) {
+  if (spec.kind != data::ColumnKind::kFixed) return MakeTexts(column, spec, owner);
+  const std::byte* const memory = column.values.data();
+  nb::object array = from_dlpack.is_none()
+                         ? MakeArray<Array>(memory, rows, spec, owner)
+                         : from_dlpack(MakeArray<nb::ndarray<>>(memory, rows, spec, owner));
+  if (column.validity.empty()) return array;
+  return nb::make_tuple(array, MakeValidity(column, owner));
+}
+
+nb::list ViewShard(const std::shared_ptr<const Shard>& self, const nb::object& from_dlpack) {
+  const nb::capsule owner = Keep(self);
+  nb::list columns;
+  for (std::size_t c = 0; c < self->specs().size(); ++c) {
+    columns.append(MakeColumn<nb::ndarray<nb::numpy, nb::ro>>(
+        self->columns()[c], self->rows(), self->specs()[c], owner, from_dlpack));
+  }
+  return columns;
+}
+
+// What each column is, in words: "uint8 (28, 28)", "string"; and whether values may be missing.
+nb::list DescribeShard(const std::shared_ptr<const Shard>& self) {
+  nb::list described;
+  for (std::size_t c = 0; c < self->specs().size(); ++c) {
+    const ColumnSpec& spec = self->specs()[c];
+    described.append(
+        nb::make_tuple(spec.name, Describe(spec), !self->columns()[c].validity.empty()));
+  }
+  return described;
+}
+
+// --- Arrow, by the names that its capsules have in Python
+
+template <typename Struct>
+nb::capsule Capsule(std::unique_ptr<Struct> filled, const char* name) {
+  return nb::steal<nb::capsule>(
+      PyCapsule_New(filled.release(), name, [](PyObject* capsule) noexcept {
+        auto* const held =
+            static_cast<Struct*>(PyCapsule_GetPointer(capsule, PyCapsule_GetName(capsule)));
+        if (held->release != nullptr) held->release(held);
+        delete held;
+      }));
+}
+
+nb::tuple ToArrow(const std::shared_ptr<const Shard>& self) {
+  auto schema = std::make_unique<ArrowSchema>();
+  auto array = std::make_unique<ArrowArray>();
+  data::ExportArrow(self, schema.get(), array.get());
+  return nb::make_tuple(Capsule(std::move(schema), "arrow_schema"),
+                        Capsule(std::move(array), "arrow_array"));
+}
+
+template <typename Struct>
+Struct* FromCapsule(const nb::handle capsule, const char* name) {
+  void* const pointer = PyCapsule_GetPointer(capsule.ptr(), name);
+  if (pointer == nullptr) throw nb::python_error();
+  return static_cast<Struct*>(pointer);
+}
+
+std::shared_ptr<const Shard> FromArrow(const std::shared_ptr<ShardHome>& home,
+                                       const nb::handle schema, const nb::handle array) {
+  const auto* const described = FromCapsule<ArrowSchema>(schema, "arrow_schema");
+  const auto* const filled = FromCapsule<ArrowArray>(array, "arrow_array");
+  const nb::gil_scoped_release released;
+  return data::PutArrow(home, *described, *filled);
 }
 
 /// A loader, and what its batches look like.
@@ -157,12 +346,9 @@ class PyLoader {
     auto arrays = nb::steal<nb::tuple>(PyTuple_New(static_cast<Py_ssize_t>(specs_.size())));
     if (!arrays.is_valid()) throw nb::python_error();
     for (std::size_t c = 0; c < specs_.size(); ++c) {
-      const std::byte* memory = batch->columns[c].data();
-      nb::object array =
-          from_dlpack_.is_none()
-              ? MakeArray<nb::ndarray<nb::numpy>>(memory, batch->rows, specs_[c], owner)
-              : from_dlpack_(MakeArray<nb::ndarray<>>(memory, batch->rows, specs_[c], owner));
-      PyTuple_SetItem(arrays.ptr(), static_cast<Py_ssize_t>(c), array.release().ptr());
+      nb::object column = MakeColumn<nb::ndarray<nb::numpy>>(batch->columns[c], batch->rows,
+                                                             specs_[c], owner, from_dlpack_);
+      PyTuple_SetItem(arrays.ptr(), static_cast<Py_ssize_t>(c), column.release().ptr());
     }
     return nb::make_tuple(arrays, batch->cursor);
   }
@@ -209,12 +395,57 @@ void BindData(nb::module_& m) {
   nb::class_<PyLoader>(m, "BatchLoader")
       .def("steps", &PyLoader::steps)
       .def("next", &PyLoader::Next);
+  nb::class_<ShardHome>(m, "ShardHome");
+  m.def("shard_shelf", []() -> std::shared_ptr<ShardHome> { return data::ShardShelf::Create(); });
+  nb::class_<ShardHold>(m, "ShardHold")
+      .def_static(
+          "take",
+          [](std::shared_ptr<ShardHome> home, std::uint64_t id) {
+            return std::const_pointer_cast<ShardHold>(ShardHold::Take(std::move(home), id));
+          },
+          "home"_a, "id"_a)
+      .def_prop_ro("id", &ShardHold::id)
+      .def("lives_in", [](const ShardHold& self,
+                          const std::shared_ptr<ShardHome>& home) { return self.home() == home; })
+      .def("open", [](const std::shared_ptr<ShardHold>& self) {
+        const nb::gil_scoped_release released;
+        return std::const_pointer_cast<Shard>(Shard::Open(self));
+      });
+  const auto writable = [](std::shared_ptr<const Shard> shard) {
+    return std::const_pointer_cast<Shard>(shard);
+  };
+  nb::class_<Shard>(m, "Shard")
+      .def_static(
+          "put",
+          [writable](const std::shared_ptr<ShardHome>& home, const std::vector<std::string>& names,
+                     const nb::list& leaves) { return writable(PutShard(home, names, leaves)); },
+          "home"_a, "names"_a, "leaves"_a)
+      .def_static(
+          "from_arrow",
+          [writable](const std::shared_ptr<ShardHome>& home, const nb::object& schema,
+                     const nb::object& array) { return writable(FromArrow(home, schema, array)); },
+          "home"_a, "schema"_a, "array"_a)
+      .def("copy_to",
+           [writable](const std::shared_ptr<Shard>& self, const std::shared_ptr<ShardHome>& home) {
+             return writable(CopyShard(self, home));
+           })
+      .def("to_arrow", [](const std::shared_ptr<Shard>& self) { return ToArrow(self); })
+      .def_prop_ro(
+          "hold", [](const Shard& self) { return std::const_pointer_cast<ShardHold>(self.hold()); })
+      .def_prop_ro("rows", &Shard::rows)
+      .def_prop_ro("nbytes", &Shard::size)
+      .def("describe", [](const std::shared_ptr<Shard>& self) { return DescribeShard(self); })
+      .def(
+          "view",
+          [](const std::shared_ptr<Shard>& self, const nb::object& from_dlpack) {
+            return ViewShard(self, from_dlpack);
+          },
+          "from_dlpack"_a.none());
   nb::class_<ArrayStore>(m, "ArrayStore")
-      .def_static("make", &MakeStore, "names"_a, "arrays"_a)
-      .def("put", &Put, "arrays"_a)
+      .def_static(
+          "of", [](const Shard& first) { return ArrayStore::Create(first.specs()); }, "first"_a)
+      .def("add", [](ArrayStore& self, const std::shared_ptr<Shard>& shard) { self.Add(shard); })
       .def("rows", &ArrayStore::rows)
-      .def("shards", &ArrayStore::shards)
-      .def("view", &View, "shard"_a, "column"_a)
       .def("batches", &Batches, "numbers"_a, "shuffle"_a, "conversions"_a, "from_dlpack"_a.none());
 }
 

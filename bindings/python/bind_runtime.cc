@@ -35,6 +35,7 @@ using runtime::Context;
 using runtime::Parcel;
 using runtime::Run;
 using runtime::Worker;
+using Holds = std::vector<std::shared_ptr<data::ShardHold>>;
 
 std::chrono::milliseconds Milliseconds(double seconds) {
   return std::chrono::milliseconds(std::llround(seconds * 1000.0));
@@ -150,6 +151,7 @@ void BindContext(nb::module_& m) {
       .def_prop_ro("cores", &Context::cores)
       .def_prop_ro("memory", &Context::memory)
       .def_prop_ro("plan", &Context::plan)
+      .def_prop_ro("shards", &Context::shards)
       .def(
           "prepare",
           [](Context& self, const std::string& kind, const std::vector<std::string>& command,
@@ -162,8 +164,8 @@ void BindContext(nb::module_& m) {
           "kind"_a, "command"_a, "environment"_a, "directory"_a)
       .def(
           "submit",
-          [](Context& self, const std::string& kind, const nb::sequence& parts, int workers,
-             int threads, const std::string& on_failure, int max_restarts) {
+          [](Context& self, const std::string& kind, const nb::sequence& parts, const Holds& shards,
+             int workers, int threads, const std::string& on_failure, int max_restarts) {
             runtime::RunSpec spec;
             spec.kind = kind;
             spec.workers = workers;
@@ -171,9 +173,11 @@ void BindContext(nb::module_& m) {
             spec.on_failure = runtime::ParseOnFailure(on_failure);
             spec.max_restarts = max_restarts;
             spec.parcel = Pack(parts);
+            spec.shards.assign(shards.begin(), shards.end());
             return self.Submit(std::move(spec));
           },
-          "kind"_a, "parts"_a, "workers"_a, "threads"_a, "on_failure"_a, "max_restarts"_a)
+          "kind"_a, "parts"_a, "shards"_a, "workers"_a, "threads"_a, "on_failure"_a,
+          "max_restarts"_a)
       .def(
           "next_event",
           [](Context& self, double timeout) -> nb::object {
@@ -227,7 +231,11 @@ void BindWorker(nb::module_& m) {
       .def("__init__",
            [](Worker* self, runtime::Birth& birth) { new (self) Worker(std::move(birth.link)); })
       .def("next", &Worker::Next, nb::call_guard<nb::gil_scoped_release>())
-      .def("done", [](Worker& self, const nb::sequence& parts) { self.Done(Pack(parts)); })
+      .def("done",
+           [](Worker& self, const nb::sequence& parts, const Holds& shards) {
+             self.Done(Pack(parts), {shards.begin(), shards.end()});
+           })
+      .def_prop_ro("shards", &Worker::shards)
       .def("failed",
            [](Worker& self, std::string type, std::string text, std::string traceback, bool echo,
               const nb::sequence& parts) {

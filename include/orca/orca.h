@@ -2,5 +2,7 @@
 #pragma once
 
 #include "orca/comm/communicator.h"
+#include "orca/data/array_store.h"
+#include "orca/data/arrow.h"
 #include "orca/runtime/context.h"
 #include "orca/runtime/program.h"

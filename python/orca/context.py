@@ -135,6 +135,11 @@ def current_context() -> _Context:
     return _current
 
 
+def active_context() -> _Context | None:
+    """The context, if there is one."""
+    return _current
+
+
 def explain_absence(text: str) -> None:
     """Says why this process has no context, for errors of calls that need one."""
     global _absence

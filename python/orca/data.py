@@ -1,4 +1,4 @@
-"""Arrays in shared memory, and shuffled batches of their rows.
+"""Rows of arrays and texts in shared memory, and shuffled batches of them.
 
 Example:
     >>> import numpy as np
@@ -14,14 +14,65 @@ from __future__ import annotations
 
 import importlib
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from orca._native import _core
 from orca.errors import FailedPreconditionError, InvalidArgumentError
+from orca.pickles import carried
+from orca.running import shard_home
 
-__all__ = ["ArrayStore", "Float32"]
+__all__ = ["ArrayStore", "Float32", "Shard", "Texts"]
+
+
+class Texts(Sequence[Any]):
+    """Strings or bytes behind each other in one piece of memory; one is made when it is asked for.
+
+    Example:
+        >>> from orca.data import Shard
+        >>> names = Shard(["Ada", None, "Grace"]).view()
+        >>> names[0], names[1], len(names)
+        ('Ada', None, 3)
+    """
+
+    def __init__(
+        self,
+        values: np.ndarray[Any, Any],
+        offsets: np.ndarray[Any, Any],
+        validity: np.ndarray[Any, Any] | None,
+        binary: bool,
+    ) -> None:
+        self.values, self.offsets, self.validity, self.binary = values, offsets, validity, binary
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        row = operator.index(index)
+        row += len(self) if row < 0 else 0
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {index} is not there; there are {len(self)}")
+        if self.validity is not None and not self.validity[row >> 3] >> (row & 7) & 1:
+            return None
+        text = bytes(self.values[self.offsets[row] : self.offsets[row + 1]])
+        return text if self.binary else text.decode()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        if copy is False:
+            raise ValueError("texts become an array only as copies")
+        made = np.empty(len(self), object)
+        made[:] = self[:]
+        return made if dtype is None else made.astype(dtype)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(map(repr, self[:5]))
+        return f"Texts([{shown}{', ...' if len(self) > 5 else ''}])"
 
 
 @dataclass(frozen=True)
@@ -36,14 +87,56 @@ def _flatten(data: Any, path: str, leaves: dict[str, Any]) -> Any:
     """Put the arrays of ``data`` into ``leaves``, by path; return ``data`` with paths for arrays."""
     if isinstance(data, Mapping):
         return {key: _flatten(value, f"{path}.{key}", leaves) for key, value in data.items()}
-    if isinstance(data, list | tuple):
+    if isinstance(data, list | tuple) and not _is_texts(data):
         parts = [_flatten(value, f"{path}.{i}", leaves) for i, value in enumerate(data)]
         return _sequence(type(data))(parts)
     name = path.removeprefix(".") or "0"
     if name in leaves:
         raise InvalidArgumentError(f"two arrays have the path {name!r}; rename a key")
-    leaves[name] = data
+    leaves[name] = _leaf(name, data)
     return name
+
+
+def _is_texts(data: Sequence[Any]) -> bool:
+    return len(data) > 0 and all(item is None or isinstance(item, str | bytes) for item in data)
+
+
+def _leaf(name: str, data: Any) -> Any:
+    """What the engine takes for a column: see ``Leaves`` in the bindings."""
+    if isinstance(data, Texts):
+        return (data.values, data.offsets, data.validity, data.binary)
+    if isinstance(data, np.ma.MaskedArray):
+        if data.size == 0:
+            return data.data
+        missing = np.ma.getmaskarray(data).reshape(len(data), -1)
+        if np.any(missing.any(axis=1) != missing.all(axis=1)):
+            raise InvalidArgumentError(
+                f"{name!r} masks parts of rows; a value of a shard is a whole row: mask or fill it"
+            )
+        bits = np.packbits(~missing[:, :1].any(axis=1), bitorder="little")
+        return (np.ascontiguousarray(data.filled(0)), bits)
+    if isinstance(data, str | bytes):
+        raise InvalidArgumentError(f"{name!r} is a single text; give a list of texts, one a row")
+    if isinstance(data, list | tuple):
+        return list(data)
+    if not hasattr(data, "__dlpack__") and hasattr(data, "__array__"):  # Such as a Series.
+        data = np.asarray(data)
+    if isinstance(data, np.ndarray) and data.dtype.kind in "OUST" and data.ndim == 1:
+        # A missing text of pandas is a NaN.
+        return [None if item != item else item for item in data.tolist()]
+    return data
+
+
+def _unpack(column: Any) -> Any:
+    """What users see of a column: its array, ``Texts``, or an array with a mask."""
+    if not isinstance(column, tuple):
+        return column
+    if len(column) == 4:
+        return Texts(*column)
+    array, validity = column
+    missing = np.unpackbits(validity, count=len(array), bitorder="little") == 0
+    shape = (len(array),) + (1,) * (array.ndim - 1)
+    return np.ma.MaskedArray(array, np.broadcast_to(missing.reshape(shape), array.shape))
 
 
 def _sequence(kind: type) -> Callable[[Iterable[Any]], Any]:
@@ -89,6 +182,132 @@ def _from_dlpack(framework: str) -> Any:
         raise ImportError("framework='torch' needs torch; run 'pip install torch'") from error
 
 
+_shelves: dict[int, Any] = {}  # by process: a forked child has one of its own
+
+
+def _home() -> Any:
+    """The agent's, in a driver with a context and in its workers; else this process's own."""
+    home = shard_home()
+    if home is None:
+        if os.getpid() not in _shelves:
+            _shelves.clear()
+            _shelves[os.getpid()] = _core.shard_shelf()
+        home = _shelves[os.getpid()]
+    return home
+
+
+class Shard:
+    """Rows of arrays and texts in one piece of shared memory, which never changes.
+
+    With a context the memory is the agent's: a shard that a function of ``orca.run`` gets,
+    captures or returns is not copied, the other processes of the machine read the same memory.
+
+    Args:
+        data: An array, a list of texts, or a dict, list or tuple of those (also nested) with the
+            same number of rows; or anything that speaks Arrow (a record batch, a table, a frame).
+            Values may be missing: None among texts, a masked array, Arrow's nulls.
+
+    Raises:
+        InvalidArgumentError: A type cannot be stored, or the numbers of rows differ.
+        ResourceExhaustedError: There is not enough memory; names the limit.
+
+    Example:
+        >>> import numpy as np
+        >>> shard = Shard({"x": np.arange(3.0), "name": ["a", "b", None]})
+        >>> len(shard), shard.view()["x"].sum(), shard.view()["name"][1]
+        (3, 3.0, 'b')
+    """
+
+    def __init__(self, data: Any) -> None:
+        home = _home()
+        if hasattr(data, "__arrow_c_array__") or hasattr(data, "__arrow_c_stream__"):
+            self._native = _core.Shard.from_arrow(home, *_record_batch(data))
+            names = [name for name, _, _ in self._native.describe()]
+            if len(set(names)) < len(names):
+                raise InvalidArgumentError(f"the columns {names} do not all differ; rename some")
+            self._structure: Any = {name: name for name in names}
+        else:
+            leaves: dict[str, Any] = {}
+            self._structure = _flatten(data, "", leaves)
+            if not leaves:
+                raise InvalidArgumentError(f"there is no array in {data!r}; give at least one")
+            names = list(leaves)
+            self._native = _core.Shard.put(home, names, list(leaves.values()))
+        self._names = names
+        self._hold = self._native.hold
+
+    @classmethod
+    def _of(cls, structure: Any, names: list[str], native: Any, hold: Any) -> Shard:
+        made = cls.__new__(cls)
+        made._structure, made._names, made._native, made._hold = structure, names, native, hold
+        return made
+
+    def _open(self) -> Any:
+        if self._native is None:
+            self._native = self._hold.open()
+        return self._native
+
+    def __len__(self) -> int:
+        return int(self._open().rows)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that it takes."""
+        return int(self._open().nbytes)
+
+    def view(self, framework: Literal["numpy", "torch"] = "numpy") -> Any:
+        """Give the arrays, in the structure of what was put in, without a copy.
+
+        numpy's cannot be written. What is written to torch's stays in this process. Texts are
+        ``Texts``; an array with missing values is a masked one, which torch does not have.
+        """
+        native = self._open()
+        if framework != "numpy":
+            _refuse_missing(native, framework)
+        columns = native.view(_from_dlpack(framework))
+        return _builder(self._structure, self._names)(tuple(map(_unpack, columns)))
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> Any:
+        """The columns as an Arrow record batch, without a copy (booleans excepted)."""
+        return self._open().to_arrow()
+
+    def __reduce__(self) -> Any:
+        shards = carried()
+        if shards is None:  # To a file, or to a process that knows nothing of this one's memory.
+            return Shard, (self.view(),)
+        home = _home()
+        if not self._hold.lives_in(home):
+            self._native = self._open().copy_to(home)
+            self._hold = self._native.hold
+        shards.append(self._hold)
+        return _receive, (self._structure, self._names, self._hold.id)
+
+
+def _receive(structure: Any, names: list[str], number: int) -> Shard:
+    return Shard._of(structure, names, None, _core.ShardHold.take(_home(), number))
+
+
+def _record_batch(data: Any) -> tuple[Any, Any]:
+    """The two capsules of one record batch."""
+    if not hasattr(data, "__arrow_c_array__"):
+        # One batch of them all; where a stream comes from, pyarrow is.
+        pyarrow = importlib.import_module("pyarrow")
+        table = pyarrow.table(data).combine_chunks()
+        batches = table.to_batches()
+        data = batches[0] if batches else pyarrow.RecordBatch.from_pylist([], table.schema)
+    schema, array = data.__arrow_c_array__()
+    return schema, array
+
+
+def _refuse_missing(native: Any, framework: str) -> None:
+    for name, kind, may_miss in native.describe():
+        if may_miss and kind not in ("string", "bytes"):
+            raise InvalidArgumentError(
+                f"{name!r} has missing values, which an array of {framework} cannot have; "
+                "fill them, or ask for numpy's"
+            )
+
+
 class Batches(Iterator[Any]):
     """The batches of one rank in one epoch.
 
@@ -109,58 +328,61 @@ class Batches(Iterator[Any]):
 
 
 class ArrayStore:
-    """Rows of arrays, in shards of shared memory.
+    """Shards that hold the same arrays, as one long table.
 
-    What is put in is an array, or a dict, list or tuple of arrays (also nested) with the same
-    number of rows; views and batches have the same structure.
+    A store that a function of ``orca.run`` gets or captures is not copied: the workers of a machine
+    read the same memory.
     """
 
     def __init__(self) -> None:
         self._native: Any = None
-        self._structure: Any = None
-        self._names: list[str] = []
-        self._build: Callable[[tuple[Any, ...]], Any] = tuple
+        self._shards: list[Shard] = []
+        self._has_parts = False  # columns that are more than an array
 
     def __len__(self) -> int:
         return 0 if self._native is None else int(self._native.rows())
 
+    def __reduce__(self) -> Any:
+        return _store, (self._shards,)
+
     @property
-    def shards(self) -> int:
-        """How many times something was put in."""
-        return 0 if self._native is None else int(self._native.shards())
+    def shards(self) -> list[Shard]:
+        """What was put in."""
+        return list(self._shards)
 
     def put(self, data: Any) -> None:
-        """Copy rows into a new shard.
+        """Copy rows into a new shard, or add the rows of a ``Shard`` without a copy.
 
         Args:
-            data: Arrays, in the same structure and of the same types and row shapes every time.
+            data: A ``Shard``, or what makes one; in the same structure and of the same types and
+                row shapes every time.
 
         Raises:
             InvalidArgumentError: The structure, a type, a shape or the number of rows differs.
         """
-        leaves: dict[str, Any] = {}
-        structure = _flatten(data, "", leaves)
+        shard = data if isinstance(data, Shard) else Shard(data)
+        native = shard._open()
         if self._native is None:
-            arrays = list(leaves.values())
-            native = _core.ArrayStore.make(list(leaves), arrays)
-            native.put(arrays)
-            self._native, self._structure, self._names = native, structure, list(leaves)
-            self._build = _builder(structure, self._names)
-            return
-        if structure != self._structure:
-            raise InvalidArgumentError(
-                f"the first put had the arrays {self._names}, this one has {list(leaves)}; "
-                "put the same structure every time"
-            )
-        # The keys of a dict may come in another order.
-        self._native.put([leaves[name] for name in self._names])
+            self._native = _core.ArrayStore.of(native)
+        else:
+            first = self._shards[0]
+            shard = _as(first, shard)
+            native = shard._open()
+        self._native.add(native)
+        self._shards.append(shard)
+        self._has_parts = self._has_parts or any(
+            kind in ("string", "bytes") or may_miss for _, kind, may_miss in native.describe()
+        )
 
     def view(self, shard: int = 0) -> Any:
-        """Give the arrays of a shard as numpy arrays that cannot be written, without a copy."""
-        native = self._filled()
-        if not 0 <= shard < native.shards():
-            raise InvalidArgumentError(f"shard is {shard}; give 0 to {native.shards() - 1}")
-        return self._build(tuple(native.view(shard, c) for c in range(len(self._names))))
+        """Give the arrays of a shard; see ``Shard.view``."""
+        if not 0 <= shard < len(self._shards):
+            raise InvalidArgumentError(
+                f"shard is {shard}; give 0 to {len(self._shards) - 1}"
+                if self._shards
+                else "the store is empty; put arrays into it first"
+            )
+        return self._shards[shard].view()
 
     def batches(
         self,
@@ -223,10 +445,15 @@ class ArrayStore:
             >>> sorted(int(row) for row in rows)
             [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
         """
-        native = self._filled()
+        if self._native is None:
+            raise FailedPreconditionError("the store is empty; put arrays into it first")
+        names, structure = self._shards[0]._names, self._shards[0]._structure
         wanted = dict(convert or {})
-        if unknown := [name for name in wanted if name not in self._names]:
-            raise InvalidArgumentError(f"convert names {unknown}; the arrays are {self._names}")
+        if unknown := [name for name in wanted if name not in names]:
+            raise InvalidArgumentError(f"convert names {unknown}; the arrays are {names}")
+        if framework != "numpy":
+            for shard in self._shards:
+                _refuse_missing(shard._open(), framework)
         numbers = {
             "batch_size": _number("batch_size", batch_size, 2**63),
             "seed": operator.index(seed) & (2**64 - 1),
@@ -240,13 +467,44 @@ class ArrayStore:
             "threads": _number("threads", threads, 2**31),
         }
         conversions = [
-            (wanted[name].scale, wanted[name].shift) if name in wanted else None
-            for name in self._names
+            (wanted[name].scale, wanted[name].shift) if name in wanted else None for name in names
         ]
-        loader = native.batches(numbers, bool(shuffle), conversions, _from_dlpack(framework))
-        return Batches(loader, self._build, numbers["start"])
+        loader = self._native.batches(numbers, bool(shuffle), conversions, _from_dlpack(framework))
+        build = _builder(structure, names)
+        if self._has_parts:
+            plain = build
 
-    def _filled(self) -> Any:
-        if self._native is None:
-            raise FailedPreconditionError("the store is empty; put arrays into it first")
-        return self._native
+            def build(arrays: tuple[Any, ...]) -> Any:
+                return plain(tuple(map(_unpack, arrays)))
+
+        return Batches(loader, build, numbers["start"])
+
+
+def _store(shards: list[Shard]) -> ArrayStore:
+    store = ArrayStore()
+    for shard in shards:
+        store.put(shard)
+    return store
+
+
+def _as(first: Shard, shard: Shard) -> Shard:
+    """The shard, if it can stand beside the first one; the keys of a dict may come in any order."""
+    if shard._structure != first._structure or set(shard._names) != set(first._names):
+        raise InvalidArgumentError(
+            f"the first put had the arrays {first._names}, this one has {shard._names}; "
+            "put the same structure every time"
+        )
+    if shard._names != first._names:
+        # The same structure, flattened in another order.
+        shard = Shard(
+            _builder(first._structure, shard._names)(tuple(map(_unpack, shard._open().view(None))))
+        )
+    for (name, was, _), (_, now, _) in zip(
+        first._open().describe(), shard._open().describe(), strict=True
+    ):
+        if was != now:
+            raise InvalidArgumentError(
+                f"{name!r} has another dtype or shape than in the first put: {now}, not {was}; "
+                "convert it"
+            )
+    return shard

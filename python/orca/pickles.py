@@ -2,7 +2,8 @@
 
 Example:
     >>> from orca.pickles import dumps, loads
-    >>> loads(dumps({"a": [1, 2]}))
+    >>> parts, shards = dumps({"a": [1, 2]})
+    >>> loads(parts)
     {'a': [1, 2]}
 """
 
@@ -10,17 +11,29 @@ from __future__ import annotations
 
 import functools
 import pickle
+import threading
 import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from orca.errors import InvalidArgumentError
+from orca.errors import InvalidArgumentError, OrcaError
 
 _DEEPEST = 20
 
 
-def dumps(value: Any, names: Sequence[str] = ("the result",)) -> list[Any]:
-    """A pickle, and the buffers that lie beside it.
+_packing = threading.local()  # .shards: what the pickle of this thread names, while it is made
+
+
+def carried() -> list[Any] | None:
+    """Where a shard that is being packed for another process of the job adds its hold.
+
+    None outside of ``dumps``: whoever pickles then wants the bytes.
+    """
+    return getattr(_packing, "shards", None)
+
+
+def dumps(value: Any, names: Sequence[str] = ("the result",)) -> tuple[list[Any], list[Any]]:
+    """A pickle and the buffers that lie beside it; and the shards that it names.
 
     Args:
         value: Anything that cloudpickle packs.
@@ -31,6 +44,8 @@ def dumps(value: Any, names: Sequence[str] = ("the result",)) -> list[Any]:
     """
     try:
         return _pack(value)
+    except OrcaError:
+        raise
     except Exception as error:
         path, found = _culprit(value, names)
         raise InvalidArgumentError(
@@ -44,12 +59,17 @@ def loads(parts: Sequence[Any]) -> Any:
     return pickle.loads(parts[0], buffers=parts[1:])
 
 
-def _pack(value: Any) -> list[Any]:
+def _pack(value: Any) -> tuple[list[Any], list[Any]]:
     import cloudpickle
 
     buffers: list[pickle.PickleBuffer] = []
-    pickled = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-    return [pickled, *(buffer.raw() for buffer in buffers)]
+    shards: list[Any] = []
+    outer, _packing.shards = carried(), shards
+    try:
+        pickled = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    finally:
+        _packing.shards = outer
+    return [pickled, *(buffer.raw() for buffer in buffers)], shards
 
 
 def _culprit(value: Any, names: Sequence[str]) -> tuple[str, Any]:

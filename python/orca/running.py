@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from orca.context import current_context
+from orca.context import active_context, current_context
 from orca.errors import InvalidArgumentError, WorkerFailedError
 from orca.pickles import dumps, loads
 
@@ -170,10 +170,11 @@ def _begin(
                 f"{name} {value!r} is not positive; give a whole number from 1, or leave it out"
             )
     context = current_context()
-    parts = dumps((fn, tuple(args), dict(kwargs or {})), names=("fn", "args", "kwargs"))
+    parts, shards = dumps((fn, tuple(args), dict(kwargs or {})), names=("fn", "args", "kwargs"))
     return context.native.submit(
         context.kind(),
         [context.setting(), *parts],
+        shards,
         workers or 0,
         threads or 0,
         on_failure,
@@ -231,6 +232,14 @@ def leave() -> None:
     """The task has ended."""
     global _task, _group
     _task, _group = None, None
+
+
+def shard_home() -> Any:
+    """Where this process puts its shards: with the agent of its node, or None when it has none."""
+    if _native is not None:
+        return _native.shards
+    context = active_context()
+    return None if context is None else context.native.shards
 
 
 def rank() -> int:

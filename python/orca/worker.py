@@ -154,15 +154,15 @@ class _Worker:
 
     def _run(self, task: Any) -> None:
         try:
-            parts = self._call(task)
+            parts, shards = self._call(task)
         except BaseException as error:
             self._failed(error)
         else:
-            self._native.done(parts)
+            self._native.done(parts, shards)
         finally:
             running.leave()
 
-    def _call(self, task: Any) -> list[Any]:
+    def _call(self, task: Any) -> tuple[list[Any], list[Any]]:
         running.enter(task, self._native)
         setting, call, *buffers = task.take_parts()
         self._settle(bytes(setting))
@@ -243,7 +243,7 @@ class _Worker:
         except Exception:
             message = "(its text cannot be had)"
         try:
-            parts = dumps(error)
+            parts, _ = dumps(error)
         except Exception:
             parts = []
         name = type(error).__qualname__

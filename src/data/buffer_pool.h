@@ -30,14 +30,20 @@ class AlignedMemory {
 
 /// Where a row of a batch comes from.
 struct Place {
-  const std::byte* const* columns = nullptr;  ///< Of the shard.
-  std::uint64_t row = 0;                      ///< In the shard.
+  const std::byte* const* values = nullptr;  ///< Of the shard's columns.
+  std::uint64_t row = 0;                     ///< In the shard.
+  const Column* columns = nullptr;           ///< Of the shard.
 };
 
 /// One batch and what it needs.
 struct Buffer {
   Batch batch;
-  std::vector<AlignedMemory> memory;  ///< One a column.
+  struct Memory {
+    AlignedMemory values;
+    AlignedMemory offsets;
+    AlignedMemory validity;
+  };
+  std::vector<Memory> memory;  ///< One a column.
   std::vector<Place> places;
 };
 

@@ -32,9 +32,40 @@ template <typename T>
 void GatherSmall(const std::vector<Place>& places, std::size_t rows, std::size_t c,
                  std::byte* target) {
   for (std::size_t i = 0; i < rows; ++i) {
-    std::memcpy(target + i * sizeof(T), places[i].columns[c] + places[i].row * sizeof(T),
-                sizeof(T));
+    std::memcpy(target + i * sizeof(T), places[i].values[c] + places[i].row * sizeof(T), sizeof(T));
   }
+}
+
+// Texts of any length, behind each other.
+Column GatherTexts(std::size_t c, Buffer& buffer) {
+  const std::size_t rows = buffer.batch.rows;
+  auto* const offsets = reinterpret_cast<std::int64_t*>(
+      buffer.memory[c].offsets.Grow((rows + 1) * sizeof(std::int64_t)));
+  std::size_t total = 0;
+  for (std::size_t i = 0; i < rows; ++i) {
+    offsets[i] = static_cast<std::int64_t>(total);
+    const Place& place = buffer.places[i];
+    total += place.columns[c].Bytes(place.row).size();
+  }
+  offsets[rows] = static_cast<std::int64_t>(total);
+  std::byte* const values = buffer.memory[c].values.Grow(total);
+  for (std::size_t i = 0; i < rows; ++i) {
+    const Place& place = buffer.places[i];
+    std::ranges::copy(place.columns[c].Bytes(place.row), values + offsets[i]);
+  }
+  return {.values = {values, total}, .offsets = {offsets, rows + 1}};
+}
+
+std::span<const std::byte> GatherValidity(std::size_t c, Buffer& buffer) {
+  const std::size_t rows = buffer.batch.rows;
+  const std::size_t bytes = (rows + 7) / 8;
+  std::byte* const bits = buffer.memory[c].validity.Grow(bytes);
+  std::fill_n(bits, bytes, std::byte{0});
+  for (std::size_t i = 0; i < rows; ++i) {
+    const Place& place = buffer.places[i];
+    if (!place.columns[c].IsMissing(place.row)) bits[i / 8] |= std::byte{1} << (i % 8);
+  }
+  return {bits, bytes};
 }
 
 OrderOptions OrderOf(std::uint64_t rows, const BatchOptions& options) {
@@ -61,23 +92,25 @@ Gatherer::Gatherer(std::shared_ptr<const Content> content, const BatchOptions& o
                             options.conversions.size(), specs.size()));
   }
   for (std::size_t c = 0; c < specs.size(); ++c) {
-    Column column{.row_elements = specs[c].row_elements(),
-                  .row_bytes = specs[c].row_bytes(),
-                  .batch_row_bytes = specs[c].row_bytes(),
-                  .convert = nullptr,
-                  .conversion = {}};
+    Plan column{.is_fixed = specs[c].kind == ColumnKind::kFixed,
+                .row_elements = specs[c].row_elements(),
+                .row_bytes = specs[c].row_bytes(),
+                .batch_row_bytes = specs[c].row_bytes()};
+    column.has_missing = std::ranges::any_of(content_->shards, [c](const auto& stored) {
+      return !stored->shard->columns()[c].validity.empty();
+    });
     if (!options.conversions.empty() && options.conversions[c]) {
       column.conversion = *options.conversions[c];
-      column.convert = FindConversion(specs[c].dtype);
+      column.convert = column.is_fixed ? FindConversion(specs[c].dtype) : nullptr;
       column.batch_row_bytes = column.row_elements * sizeof(float);
       if (column.convert == nullptr) {
         throw Error(Code::kInvalidArgument,
                     fmt::format("column '{}' is {}, which is not converted to float32; uint8 and "
                                 "float64 are",
-                                specs[c].name, Name(specs[c].dtype)));
+                                specs[c].name, column.is_fixed ? Name(specs[c].dtype) : "text"));
       }
     }
-    columns_.push_back(column);
+    plans_.push_back(column);
   }
   // What is under way, what waits, what the user works on, and what he has just let go of.
   pool_ = std::make_shared<BufferPool>(static_cast<std::size_t>(options.ahead) +
@@ -90,13 +123,13 @@ std::shared_ptr<const Batch> Gatherer::Gather(std::uint64_t step) const {
   buffer->batch.rows = end - begin;
   buffer->batch.cursor = order_.Cursor(step + 1);
   FindPlaces(step, buffer->places);
-  buffer->memory.resize(columns_.size());
+  buffer->memory.resize(plans_.size());
   buffer->batch.columns.clear();
-  for (std::size_t c = 0; c < columns_.size(); ++c) {
-    const std::size_t bytes = buffer->batch.rows * columns_[c].batch_row_bytes;
-    std::byte* const target = buffer->memory[c].Grow(bytes);
-    if (bytes != 0) GatherColumn(c, *buffer, target);
-    buffer->batch.columns.emplace_back(target, bytes);
+  for (std::size_t c = 0; c < plans_.size(); ++c) {
+    Column gathered =
+        plans_[c].is_fixed ? Column{GatherFixed(c, *buffer)} : GatherTexts(c, *buffer);
+    if (plans_[c].has_missing) gathered.validity = GatherValidity(c, *buffer);
+    buffer->batch.columns.push_back(gathered);
   }
   return pool_->HandOut(std::move(buffer));
 }
@@ -108,8 +141,9 @@ void Gatherer::FindPlaces(std::uint64_t step, std::vector<Place>& places) const 
   const auto add = [&](std::uint64_t begin, std::uint64_t end) {
     for (std::uint64_t position = begin; position < end; ++position) {
       const std::uint64_t row = order_.Row(position);
-      const Shard& shard = content_->ShardOf(row);
-      places.push_back({shard.columns.data(), row - shard.first_row});
+      const StoredShard& stored = content_->ShardOf(row);
+      places.push_back(
+          {stored.values.data(), row - stored.first_row, stored.shard->columns().data()});
     }
   };
   const auto now = order_.Positions(step);
@@ -118,8 +152,15 @@ void Gatherer::FindPlaces(std::uint64_t step, std::vector<Place>& places) const 
   add(next.begin, std::min(next.end, next.begin + kRowsAhead));
 }
 
-void Gatherer::GatherColumn(std::size_t c, const Buffer& buffer, std::byte* target) const {
-  const Column& column = columns_[c];
+std::span<const std::byte> Gatherer::GatherFixed(std::size_t c, Buffer& buffer) const {
+  const std::size_t bytes = buffer.batch.rows * plans_[c].batch_row_bytes;
+  std::byte* const target = buffer.memory[c].values.Grow(bytes);
+  if (bytes != 0) CopyRows(c, buffer, target);
+  return {target, bytes};
+}
+
+void Gatherer::CopyRows(std::size_t c, const Buffer& buffer, std::byte* target) const {
+  const Plan& column = plans_[c];
   const std::vector<Place>& places = buffer.places;
   const std::size_t rows = buffer.batch.rows;
   if (column.convert == nullptr) {
@@ -137,7 +178,7 @@ void Gatherer::GatherColumn(std::size_t c, const Buffer& buffer, std::byte* targ
     }
   }
   const auto source = [&](std::size_t i) {
-    return places[i].columns[c] + places[i].row * column.row_bytes;
+    return places[i].values[c] + places[i].row * column.row_bytes;
   };
   for (std::size_t i = 0; i < rows; ++i) {
     if (i + kRowsAhead < places.size()) Prefetch(source(i + kRowsAhead), column.row_bytes);

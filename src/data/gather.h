@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "data/buffer_pool.h"
+#include "data/content.h"
 #include "data/convert.h"
-#include "data/shard.h"
 #include "orca/data/array_store.h"
 #include "orca/data/order.h"
 
@@ -24,7 +24,10 @@ class Gatherer {
   std::shared_ptr<const Batch> Gather(std::uint64_t step) const;
 
  private:
-  struct Column {
+  /// How a column is gathered.
+  struct Plan {
+    bool is_fixed = true;
+    bool has_missing = false;  ///< In some shard.
     std::size_t row_elements = 0;
     std::size_t row_bytes = 0;        ///< In the shards.
     std::size_t batch_row_bytes = 0;  ///< In batches.
@@ -33,11 +36,12 @@ class Gatherer {
   };
 
   void FindPlaces(std::uint64_t step, std::vector<Place>& places) const;
-  void GatherColumn(std::size_t c, const Buffer& buffer, std::byte* target) const;
+  std::span<const std::byte> GatherFixed(std::size_t c, Buffer& buffer) const;
+  void CopyRows(std::size_t c, const Buffer& buffer, std::byte* target) const;
 
   std::shared_ptr<const Content> content_;
   EpochOrder order_;
-  std::vector<Column> columns_;
+  std::vector<Plan> plans_;
   std::shared_ptr<BufferPool> pool_;
 };
 

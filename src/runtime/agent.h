@@ -15,6 +15,7 @@
 #include "orca/core/unique_fd.h"
 #include "runtime/link.h"
 #include "runtime/loop.h"
+#include "runtime/node_shards.h"
 #include "runtime/process.h"
 
 namespace orca::runtime {
@@ -89,6 +90,7 @@ class Agent {
   void TellOutput(const Worker* worker, const std::string& kind, int stream, std::string text);
   void CloseWorker(Worker& worker);
   void EndAll();
+  void SendTo(NodeShards::Holder holder, Message message);
   std::vector<int> CpusOf(int local_rank, int local_world, int threads) const;
 
   Loop loop_;
@@ -101,6 +103,7 @@ class Agent {
   UniqueFd process_;  // whose end is this one's
   std::map<std::string, Nursery> nurseries_;
   std::map<std::uint64_t, Worker> workers_;
+  NodeShards shards_;
   std::chrono::milliseconds silence_{5000};
   std::chrono::milliseconds grace_{2000};
   long oom_kills_ = 0;

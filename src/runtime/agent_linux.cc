@@ -85,6 +85,7 @@ Agent::Agent(std::unique_ptr<Link> driver, std::string host)
     : driver_(std::move(driver)),
       driver_host_(std::move(host)),
       driver_heard_(Clock::now()),
+      shards_([this](NodeShards::Holder to, Message message) { SendTo(to, std::move(message)); }),
       oom_kills_(OomKills()) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   sigset_t watched;
@@ -127,10 +128,10 @@ void Agent::Run() {
 // --- the driver
 
 void Agent::HandleDriver() {
+  driver_heard_ = Clock::now();  // a long message comes in pieces
   try {
     driver_->Flush();
     while (auto message = driver_->Receive()) {
-      driver_heard_ = Clock::now();
       Obey(std::move(*message));
     }
   } catch (const Error& error) {
@@ -141,10 +142,13 @@ void Agent::HandleDriver() {
 }
 
 void Agent::Obey(Message message) {
+  if (shards_.Handle(NodeShards::kDriver, message)) return;
   const std::string op = message.head.value("op", "");
   if (op == "settings") {
     silence_ = milliseconds(message.head.at("silence").get<int>());
     grace_ = milliseconds(message.head.at("grace").get<int>());
+    shards_.Settle(message.head.at("node").get<int>(),
+                   message.head.at("shard_memory").get<std::size_t>());
   } else if (op == "nursery") {
     const auto kind = message.head.at("kind").get<std::string>();
     if (nurseries_.contains(kind)) return;
@@ -395,7 +399,8 @@ void Agent::HandleWorker(std::uint64_t id) {
     while (auto message = worker.link->Receive()) {
       worker.heard = Clock::now();
       const std::string op = message->head.value("op", "");
-      if (op == "beat") continue;
+      if (op == "beat" || shards_.Handle(id, *message)) continue;
+      shards_.HoldResults(*message);
       message->head["worker"] = id;
       message->head["rank"] = worker.rank;
       message->head["time"] = Now();
@@ -456,7 +461,16 @@ void Agent::WorkerDied(std::uint64_t id, const std::string& how) {
                           {"time", Now()}}});
   CloseWorker(worker);
   workers_.erase(found);
+  shards_.HolderGone(id);
   KillOrphans();
+}
+
+void Agent::SendTo(NodeShards::Holder holder, Message message) {
+  if (holder == NodeShards::kDriver) {
+    driver_->Send(std::move(message));
+  } else if (const auto found = workers_.find(holder); found != workers_.end()) {
+    found->second.link->Send(std::move(message));
+  }
 }
 
 void Agent::CloseWorker(Worker& worker) {
@@ -500,6 +514,7 @@ void Agent::WatchForSilence() {
     if (owed != workers_.end() && now - owed->second.heard >= silence_)
       ::kill(nursery.pid, SIGKILL);
   }
+  shards_.GiveBack();
   loop_.At(now + silence_ / 10, [this] { WatchForSilence(); });
 }
 

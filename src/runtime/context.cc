@@ -33,6 +33,7 @@ std::shared_ptr<Run> Context::Submit(RunSpec spec) { return controller_->Submit(
 std::optional<Event> Context::NextEvent(milliseconds timeout) {
   return controller_->NextEvent(timeout);
 }
+const std::shared_ptr<data::ShardHome>& Context::shards() const { return controller_->shards(); }
 void Context::PrintStacks() { controller_->PrintStacks(); }
 void Context::Stop() { controller_->Stop(); }
 

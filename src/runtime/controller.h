@@ -21,8 +21,10 @@
 #include "orca/net/secret.h"
 #include "orca/runtime/context.h"
 #include "orca/runtime/event_log.h"
+#include "runtime/agent_home.h"
 #include "runtime/link.h"
 #include "runtime/loop.h"
+#include "runtime/node_shards.h"
 
 namespace orca::runtime {
 
@@ -53,6 +55,7 @@ class Controller {
   std::shared_ptr<Run> Submit(RunSpec spec);
   std::optional<Event> NextEvent(std::chrono::milliseconds timeout);
   void PrintStacks();
+  const std::shared_ptr<data::ShardHome>& shards() const { return shards_; }
   void Stop();
 
  private:
@@ -106,7 +109,16 @@ class Controller {
   std::uint64_t IdleWorker(const std::string& kind, int node,
                            const std::vector<std::uint64_t>& taken);
   std::shared_ptr<Group> GroupOf(const std::vector<std::uint64_t>& members);
-  void HearDone(Message message);
+  void OpenShards();
+  void SendAboutShards(const Message& message);
+  void CountHold(std::uint64_t shard, int change);
+  std::vector<std::shared_ptr<const data::ShardHold>> ResultShards(const Node& node,
+                                                                   const Json& head);
+  bool HearAboutShards(Node& node, Message& message);
+  void RouteFetch(std::uint64_t shard, int wanted_by);
+  void RouteBytes(Message message);
+  void FailFetches(int lost_node, const std::string& why);
+  void HearDone(const Node& node, Message message);
   void HearFailed(Message message);
   void HearExited(Message message);
   void WorkerLost(std::uint64_t id, Cause cause);
@@ -136,6 +148,8 @@ class Controller {
   std::string store_address_;
   std::string plan_;
   pid_t owner_ = ::getpid();
+  std::shared_ptr<AgentHome> home_;
+  std::shared_ptr<data::ShardHome> shards_;  // the same
 
   Loop loop_;
   std::mutex state_mutex_;  // guards all up to the next mutex; taken before that
@@ -151,8 +165,11 @@ class Controller {
   std::uint64_t last_worker_ = 0;
   std::map<std::uint64_t, std::shared_ptr<Job>> jobs_;
   std::deque<std::shared_ptr<Job>> waiting_;
-  int busy_ = 0;      // workers of running jobs
-  std::string lost_;  // why no node is left
+  int busy_ = 0;                                // workers of running jobs
+  std::unique_ptr<NodeShards> own_shards_;      // of a driver without an agent beside it
+  std::map<std::uint64_t, int> shard_holds_;    // of such a driver
+  std::multimap<std::uint64_t, int> fetching_;  // shards, and the nodes that want them
+  std::string lost_;                            // why no node is left
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;

@@ -94,6 +94,7 @@ void Controller::Begin(const std::shared_ptr<Job>& job) {
   job->concluding = false;
   job->again = false;
   job->gathered.assign(world, {});
+  job->shards.clear();
   job->sequences.assign(world, 0);
   job->members.resize(world, 0);
   const std::vector<int> places = NodesOfRanks(job->spec.workers);
@@ -216,7 +217,8 @@ std::shared_ptr<Controller::Group> Controller::GroupOf(const std::vector<std::ui
   return group;
 }
 
-void Controller::HearDone(Message message) {
+void Controller::HearDone(const Node& node, Message message) {
+  auto shards = ResultShards(node, message.head);
   const auto job = FindJob(message.head.at("call").get<std::uint64_t>());
   const int rank = message.head.at("rank").get<int>();
   const auto worker = workers_.find(message.head.at("worker").get<std::uint64_t>());
@@ -226,6 +228,7 @@ void Controller::HearDone(Message message) {
   }
   if (!job || !job->running.contains(rank)) return;
   job->gathered[static_cast<std::size_t>(rank)] = std::move(message.parcel);
+  job->shards.insert(job->shards.end(), shards.begin(), shards.end());
   job->sequences[static_cast<std::size_t>(rank)] = message.head.at("sequence").get<std::uint64_t>();
   RankEnded(job, rank);
 }
@@ -375,6 +378,7 @@ void Controller::RankEnded(const std::shared_ptr<Job>& job, int rank) {
 
 void Controller::Finish(const std::shared_ptr<Job>& job) {
   if (jobs_.erase(job->call) == 0) return;
+  job->spec.shards.clear();
   busy_ -= job->spec.workers;
   Schedule();
 }

@@ -122,6 +122,7 @@ Controller::Controller(const ContextOptions& options)
                                              : std::string("127.0.0.1");
   store_ = comm::ServeTcpStore(host + ":0", secret_, &store_address_);
   OpenLog();
+  OpenShards();
   if (options.nodes > 0) {
     ListenForAgents();
   } else {
@@ -201,7 +202,9 @@ void Controller::AddNode(std::unique_ptr<Link> link, pid_t pid) {
       });
   added->link->Send({.head = {{"op", "settings"},
                               {"silence", options_.silence.count()},
-                              {"grace", options_.grace.count()}}});
+                              {"grace", options_.grace.count()},
+                              {"node", added->index},
+                              {"shard_memory", added->remote ? 0 : options_.memory}}});
   for (const auto& [kind, spec] : nurseries_) SendNursery(*added->link, spec);
 }
 
@@ -239,6 +242,7 @@ void Controller::Stop() {
     stopped_ = true;
     changed_.notify_all();
   }
+  home_->Fail("the context was stopped");
   if (thread_.joinable()) {
     loop_.Post([this] {
       const std::lock_guard lock(state_mutex_);
@@ -248,6 +252,7 @@ void Controller::Stop() {
     loop_.Stop();
     thread_.join();
   }
+  home_->Close("the context was stopped");
   ReapAgents();
   store_.reset();
   visitors_.Reset();
@@ -342,10 +347,10 @@ void Controller::WakeToSend() {
 // --- the agent
 
 void Controller::HandleAgent(Node& node) {
+  node.heard = Loop::Clock::now();  // a long message comes in pieces
   try {
     node.link->Flush();
     while (auto message = node.link->Receive()) {
-      node.heard = Loop::Clock::now();
       Hear(node, std::move(*message));
     }
   } catch (const Error& error) {
@@ -371,6 +376,11 @@ void Controller::AgentLost(Node& node, const std::string& why) {
   const std::string text = fmt::format("the agent of node {} ({}) is lost: it {}", node.index,
                                        node.host.empty() ? "unknown" : node.host, how);
   Note("agent lost", -1, text);
+  if (own_shards_) {
+    FailFetches(node.index, text);
+  } else {
+    home_->Fail(text);
+  }
   {
     const std::lock_guard lock(mutex_);
     if (!node.joined) join_error_ = text;
@@ -440,9 +450,10 @@ void Controller::HearHello(Node& node, const Json& head) {
 }
 
 void Controller::Hear(Node& node, Message message) {
+  if (HearAboutShards(node, message)) return;
   const std::string op = message.head.value("op", "");
   if (op == "done") {
-    HearDone(std::move(message));
+    HearDone(node, std::move(message));
   } else if (op == "failed") {
     HearFailed(std::move(message));
   } else if (op == "exited") {

@@ -51,6 +51,7 @@ class Controller::Job final : public Run {
   std::vector<std::uint64_t> members;  // worker of each rank
   std::shared_ptr<Group> group;
   std::vector<Parcel> gathered;
+  std::vector<std::shared_ptr<const data::ShardHold>> shards;  // that the results name
   std::vector<std::uint64_t> sequences;
   std::set<int> running;  // ranks that have not ended
   std::vector<Cause> causes;

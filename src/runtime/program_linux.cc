@@ -48,7 +48,7 @@ void Pin(const std::vector<int>& cpus) {
   ::sched_setaffinity(0, sizeof set, &set);
 }
 
-std::vector<std::byte> Execute(const Parcel& parcel) {
+program::Packed Execute(const Parcel& parcel) {
   const auto parts = parcel.Parts();
   if (parts.empty()) throw Error(Code::kInternal, "a task came without a function");
   const auto* text = reinterpret_cast<const std::uint8_t*>(parts[0].data());
@@ -70,9 +70,11 @@ std::string TypeName(const std::exception& error) {
 void RunTask(Worker& worker) {
   try {
     Pin(the_task->cpus);
-    const std::vector<std::byte> result = Execute(the_task->parcel);
-    const std::span<const std::byte> part(result);
-    worker.Done(Parcel::Pack(std::span(&part, 1)));
+    const program::Packed result = Execute(the_task->parcel);
+    const std::span<const std::byte> part = result.bytes();
+    std::vector<std::shared_ptr<const data::ShardHold>> shards;
+    if (result.shard) shards.push_back(result.shard);
+    worker.Done(Parcel::Pack(std::span(&part, 1)), shards);
   } catch (const Error& error) {
     worker.Failed(
         {.type = TypeName(error), .text = error.what(), .echo = runtime::IsEcho(error.code())});
@@ -124,6 +126,10 @@ void Init(int /*argc*/, char** /*argv*/) {
 int Rank() { return the_task ? the_task->rank : 0; }
 int WorldSize() { return the_task ? the_task->world : 1; }
 int LocalRank() { return the_task ? the_task->local_rank : 0; }
+const std::shared_ptr<data::ShardHome>& Shards() {
+  static const std::shared_ptr<data::ShardHome> own = data::ShardShelf::Create();
+  return the_worker != nullptr ? the_worker->shards() : own;
+}
 comm::Communicator& Group() { return the_task ? *the_worker->Communicator() : Alone(); }
 
 RunError::RunError(runtime::RunFailure failure)
@@ -134,13 +140,21 @@ namespace program {
 
 std::shared_ptr<runtime::Run> Submit(Context& context, const RunOptions& options,
                                      void (*function)(), Thunk thunk,
-                                     std::vector<std::vector<std::byte>> arguments) {
+                                     std::span<const Packed> arguments) {
   Json head = {{"function", WriteSymbol(runtime::SymbolOf(function))},
                {"thunk", WriteSymbol(runtime::SymbolOf(reinterpret_cast<void (*)()>(thunk)))}};
   std::vector<std::uint8_t> words;
   Json::to_msgpack(head, words);
   std::vector<std::span<const std::byte>> parts{std::as_bytes(std::span(words))};
-  for (const auto& argument : arguments) parts.emplace_back(argument);
+  std::vector<std::shared_ptr<const data::ShardHold>> shards;
+  for (const Packed& argument : arguments) {
+    parts.push_back(argument.bytes());
+    if (!argument.shard) continue;
+    if (argument.shard->home() != context.shards())
+      throw Error(Code::kInvalidArgument,
+                  "a shard is not in the context's memory; put it into context.shards()");
+    shards.push_back(argument.shard);
+  }
   context.Prepare({.kind = kNativeKind,
                    .command = {std::filesystem::canonical("/proc/self/exe").string()},
                    .directory = std::filesystem::current_path().string()});
@@ -149,7 +163,8 @@ std::shared_ptr<runtime::Run> Submit(Context& context, const RunOptions& options
                          .threads = options.threads,
                          .on_failure = options.on_failure,
                          .max_restarts = options.max_restarts,
-                         .parcel = Parcel::Pack(parts)});
+                         .parcel = Parcel::Pack(parts),
+                         .shards = std::move(shards)});
 }
 
 std::vector<std::vector<std::byte>> Collect(runtime::Run& run) {

@@ -17,6 +17,7 @@ namespace {
 constexpr std::byte kHead{'H'};
 constexpr std::byte kPiece{'P'};
 constexpr std::size_t kPieceBytes = std::size_t{48} << 10;
+constexpr int kFramesAtATime = 128;
 constexpr std::size_t kLongestFrame = std::size_t{256} << 10;
 
 [[noreturn]] void ThrowLost(const std::string& why) {
@@ -64,9 +65,13 @@ void TcpLink::SealNext() {
   if (next.sent == next.parcel.size()) queue_.pop_front();
 }
 
+// Not more than a part of a long parcel at a time: others wait for the same loop.
 void TcpLink::Flush() {
-  while (!broken_ && (!unsent_.empty() || !queue_.empty())) {
-    if (unsent_.empty()) SealNext();
+  for (int frames = 0; !broken_ && (!unsent_.empty() || !queue_.empty());) {
+    if (unsent_.empty()) {
+      if (++frames > kFramesAtATime) return;
+      SealNext();
+    }
     const ssize_t sent = ::send(socket_.get(), unsent_.data() + unsent_begin_,
                                 unsent_.size() - unsent_begin_, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;

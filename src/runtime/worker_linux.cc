@@ -19,6 +19,7 @@
 #include "orca/core/error.h"
 #include "orca/core/log.h"
 #include "orca/runtime/worker.h"
+#include "runtime/agent_home.h"
 #include "runtime/link.h"
 #include "runtime/loop.h"
 
@@ -97,7 +98,14 @@ class CancellableStore final : public comm::Store {
 }  // namespace
 
 struct Worker::State {
-  explicit State(UniqueFd socket) : link(std::move(socket)) {}
+  explicit State(UniqueFd socket)
+      : link(std::move(socket)),
+        home(std::make_shared<AgentHome>([this](Message message) { Tell(std::move(message)); },
+                                         [this] {
+                                           const std::lock_guard lock(mutex);
+                                           return current && cancelled;
+                                         })),
+        shards(home) {}
 
   void Serve() {
     ::pthread_setname_np(::pthread_self(), "orca-worker");
@@ -134,6 +142,8 @@ struct Worker::State {
       } else if (op == "cancel") {
         Cancel(message->head.at("call").get<std::uint64_t>(),
                message->head.value("reason", "the call was cancelled"));
+      } else if (op == "granted") {
+        home->Hear(std::move(*message));
       } else if (op == "settings") {
         beat = std::chrono::milliseconds(message->head.at("beat").get<int>());
         Beat();
@@ -191,6 +201,8 @@ struct Worker::State {
   std::mutex link_mutex;  // guards link; taken last
   UnixLink link;
   Loop loop;
+  const std::shared_ptr<AgentHome> home;
+  const std::shared_ptr<data::ShardHome> shards;  // the same
   std::chrono::milliseconds beat{1000};
   std::mutex mutex;  // guards what follows
   std::condition_variable arrived;
@@ -237,6 +249,7 @@ Worker::Worker(UniqueFd agent) : state_(std::make_unique<State>(std::move(agent)
 
 Worker::~Worker() {
   state_->communicator.reset();
+  state_->home->Close("this worker leaves");
   state_->loop.Stop();
   state_->thread.join();
 }
@@ -255,7 +268,14 @@ std::optional<Task> Worker::Next() {
   return task;
 }
 
-void Worker::Done(Parcel result) { state_->End({{"op", "done"}}, std::move(result)); }
+void Worker::Done(Parcel result,
+                  const std::vector<std::shared_ptr<const data::ShardHold>>& shards) {
+  Json head = {{"op", "done"}};
+  for (const auto& shard : shards) head["shards"].push_back(shard->id());
+  state_->End(std::move(head), std::move(result));
+}
+
+const std::shared_ptr<data::ShardHome>& Worker::shards() const { return state_->shards; }
 
 void Worker::Failed(TaskFailure failure) {
   state_->End({{"op", "failed"},

@@ -6,23 +6,12 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
-#include "orca/core/dtype.h"
 #include "orca/core/export.h"
+#include "orca/data/shard.h"
 
 namespace orca::data {
-
-/// One column: rows of the same type and shape.
-struct ColumnSpec {
-  std::string name;  ///< For messages.
-  DType dtype = DType::kFloat32;
-  std::vector<std::int64_t> row_shape;  ///< Without the row dimension; empty for one element.
-
-  ORCA_API std::size_t row_elements() const;
-  std::size_t row_bytes() const { return row_elements() * SizeOf(dtype); }
-};
 
 /// float32 instead of what the column holds (uint8 or float64): value · scale + shift.
 struct ToFloat32 {
@@ -45,12 +34,11 @@ struct BatchOptions {
   std::vector<std::optional<ToFloat32>> conversions;  ///< One a column, or empty.
 };
 
-/// One batch: one buffer a column, each with `rows` rows behind each other, that begins with a
-/// cache line.
+/// One batch. The memory of each column begins with a cache line.
 struct Batch {
   std::uint64_t rows = 0;
   std::uint64_t cursor = 0;  ///< Rows of the epoch behind this step: where a restart goes on.
-  std::vector<std::span<const std::byte>> columns;
+  std::vector<Column> columns;
 };
 
 /// Gives the batches of one rank in one epoch, in order. One thread at a time may use it.
@@ -64,23 +52,24 @@ class ORCA_API BatchLoader {
   virtual std::uint64_t steps() const = 0;
 };
 
-/// Columns of equally many rows, in shards. Every shard is one piece of shared memory.
+/// Shards that hold the same columns, as one long table.
 ///
 /// Any thread may use it at any time; loaders keep what was there when they were made.
 class ORCA_API ArrayStore {
  public:
-  /// Throws kInvalidArgument when there is no column, or a row's shape is negative or too large.
-  static std::unique_ptr<ArrayStore> Create(std::vector<ColumnSpec> columns);
+  /// Shards that Put makes live in `home`, by default in this process. Throws kInvalidArgument when
+  /// there is no column, or a row's shape is negative or too large.
+  static std::unique_ptr<ArrayStore> Create(std::vector<ColumnSpec> columns,
+                                            std::shared_ptr<ShardHome> home = nullptr);
   virtual ~ArrayStore() = default;
 
-  /// Copies `rows` rows into a new shard; `columns` are the columns' bytes.
-  virtual void Put(std::uint64_t rows, std::span<const std::span<const std::byte>> columns) = 0;
+  /// Copies `rows` rows into a new shard.
+  virtual void Put(std::uint64_t rows, std::span<const Column> columns) = 0;
+  /// Adds the rows of a shard, without a copy. Its columns must be those of the store.
+  virtual void Add(std::shared_ptr<const Shard> shard) = 0;
   virtual const std::vector<ColumnSpec>& columns() const = 0;
   virtual std::uint64_t rows() const = 0;
-  virtual std::size_t shards() const = 0;
-  virtual std::uint64_t rows_of(std::size_t shard) const = 0;
-  /// A column of a shard. The memory lives as long as the pointer.
-  virtual std::shared_ptr<const std::byte> View(std::size_t shard, std::size_t column) const = 0;
+  virtual std::vector<std::shared_ptr<const Shard>> shards() const = 0;
   /// Throws kInvalidArgument for options out of range, or a column that cannot be converted.
   virtual std::unique_ptr<BatchLoader> Batches(const BatchOptions& options) const = 0;
 };

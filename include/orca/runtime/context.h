@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "orca/core/export.h"
+#include "orca/data/shard_home.h"
 #include "orca/runtime/parcel.h"
 
 namespace orca::runtime {
@@ -59,6 +60,7 @@ struct RunSpec {
   OnFailure on_failure = OnFailure::kRaise;
   int max_restarts = 3;
   Parcel parcel;  ///< The function and its arguments, for the worker's front end.
+  std::vector<std::shared_ptr<const data::ShardHold>> shards;  ///< That the arguments name.
 };
 
 /// Why a call failed: the first cause, in words and for programs.
@@ -118,6 +120,9 @@ class ORCA_API Context {
   void Prepare(const NurserySpec& spec);
   /// Runs a function. Calls wait for one another when their workers outnumber the cores.
   std::shared_ptr<Run> Submit(RunSpec spec);
+  /// The shards of this machine, in the agent's memory; or, when agents joined from elsewhere, in
+  /// this process. Workers anywhere can open them.
+  const std::shared_ptr<data::ShardHome>& shards() const;
   /// Every worker that runs a function prints its stack, as output of its rank. So does
   /// "orca stacks RUN" from outside.
   void PrintStacks();

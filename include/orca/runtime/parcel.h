@@ -39,6 +39,8 @@ class ORCA_API Parcel {
   std::span<const std::byte> bytes() const;
   /// The memfd of a long parcel, for reading only; -1 for a short one.
   int fd() const;
+  /// The bytes as a sealed file of its own descriptor, for reading only.
+  UniqueFd ToFile() const;
 
  private:
   struct Content;

@@ -23,6 +23,7 @@
 #include "orca/comm/communicator.h"
 #include "orca/core/error.h"
 #include "orca/core/export.h"
+#include "orca/data/shard.h"
 #include "orca/runtime/context.h"
 #include "orca/runtime/parcel.h"
 
@@ -61,23 +62,40 @@ class ORCA_API RunError : public Error {
   runtime::RunFailure failure_;
 };
 
+/// Where functions put shards and find them: the node's in a worker, this process's elsewhere (a
+/// driver's are those of its Context).
+ORCA_API const std::shared_ptr<data::ShardHome>& Shards();
+
 namespace program {
 
 using Parts = std::span<const std::span<std::byte>>;
+
+/// A value on its way. Memory of the caller's is not copied.
+struct Packed {
+  std::vector<std::byte> own = {};
+  std::span<const std::byte> borrowed = {};
+  std::shared_ptr<const data::ShardHold> shard = {};
+
+  std::span<const std::byte> bytes() const { return own.empty() ? borrowed : own; }
+};
+
 /// Unpacks arguments, calls the function, packs what it returns.
-using Thunk = std::vector<std::byte> (*)(void (*function)(), Parts arguments);
+using Thunk = Packed (*)(void (*function)(), Parts arguments);
 
 template <typename T>
 inline constexpr bool kIsNumber = std::is_arithmetic_v<T>;
 
 template <typename T>
+std::vector<std::byte> CopyOf(std::span<const T> values) {
+  const auto bytes = std::as_bytes(values);
+  return {bytes.begin(), bytes.end()};
+}
+
+template <typename T>
 struct Coder {
-  static_assert(kIsNumber<T>, "arguments and results are numbers, strings, and vectors of numbers");
-  static std::vector<std::byte> Pack(const T& value) {
-    std::vector<std::byte> bytes(sizeof value);
-    std::memcpy(bytes.data(), &value, sizeof value);
-    return bytes;
-  }
+  static_assert(kIsNumber<T>,
+                "arguments and results are numbers, strings, vectors of numbers, and shards");
+  static Packed Pack(const T& value) { return {.own = CopyOf(std::span(&value, 1))}; }
   static T Unpack(std::span<const std::byte> bytes) {
     T value{};
     if (bytes.size() != sizeof value)
@@ -89,9 +107,8 @@ struct Coder {
 
 template <>
 struct Coder<std::string> {
-  static std::vector<std::byte> Pack(std::string_view value) {
-    const auto bytes = std::as_bytes(std::span(value.data(), value.size()));
-    return {bytes.begin(), bytes.end()};
+  static Packed Pack(std::string_view value) {
+    return {.own = CopyOf(std::span(value.data(), value.size()))};
   }
   static std::string Unpack(std::span<const std::byte> bytes) {
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -101,13 +118,10 @@ struct Coder<std::string> {
 template <typename T>
 struct Coder<std::vector<T>> {
   static_assert(kIsNumber<T> || std::is_same_v<T, std::byte>);
-  static std::vector<std::byte> Pack(const std::vector<T>& value) {
-    const auto bytes = std::as_bytes(std::span(value));
-    return {bytes.begin(), bytes.end()};
-  }
+  static Packed Pack(const std::vector<T>& value) { return {.own = CopyOf(std::span(value))}; }
   static std::vector<T> Unpack(std::span<const std::byte> bytes) {
     std::vector<T> value(bytes.size() / sizeof(T));
-    std::memcpy(value.data(), bytes.data(), value.size() * sizeof(T));
+    if (!value.empty()) std::memcpy(value.data(), bytes.data(), value.size() * sizeof(T));
     return value;
   }
 };
@@ -115,17 +129,30 @@ struct Coder<std::vector<T>> {
 /// A view: the worker reads the one copy that its machine has.
 template <typename T>
 struct Coder<std::span<const T>> {
-  static std::vector<std::byte> Pack(std::span<const T> value) {
-    const auto bytes = std::as_bytes(value);
-    return {bytes.begin(), bytes.end()};
-  }
+  static Packed Pack(std::span<const T> value) { return {.borrowed = std::as_bytes(value)}; }
   static std::span<const T> Unpack(std::span<const std::byte> bytes) {
     return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
   }
 };
 
+/// Only the number of a shard travels: the other side opens the same memory.
+template <>
+struct Coder<std::shared_ptr<const data::Shard>> {
+  static Packed Pack(const std::shared_ptr<const data::Shard>& shard) {
+    if (!shard) throw Error(Code::kInvalidArgument, "a shard is null; put something into it");
+    Packed packed = Coder<std::uint64_t>::Pack(shard->hold()->id());
+    packed.shard = shard->hold();
+    return packed;
+  }
+  /// `home` is where a shard with that number is found.
+  static std::shared_ptr<const data::Shard> Unpack(
+      std::span<const std::byte> bytes, const std::shared_ptr<data::ShardHome>& home = Shards()) {
+    return data::Shard::Open(data::ShardHold::Take(home, Coder<std::uint64_t>::Unpack(bytes)));
+  }
+};
+
 template <typename R, typename... A, std::size_t... I>
-std::vector<std::byte> Call(R (*function)(A...), Parts arguments, std::index_sequence<I...>) {
+Packed Call(R (*function)(A...), Parts arguments, std::index_sequence<I...>) {
   if (arguments.size() != sizeof...(A))
     throw Error(Code::kInvalidArgument, "a function got a wrong number of arguments");
   if constexpr (std::is_void_v<R>) {
@@ -138,14 +165,14 @@ std::vector<std::byte> Call(R (*function)(A...), Parts arguments, std::index_seq
 }
 
 template <typename R, typename... A>
-std::vector<std::byte> CallPacked(void (*function)(), Parts arguments) {
+Packed CallPacked(void (*function)(), Parts arguments) {
   return Call(reinterpret_cast<R (*)(A...)>(function), arguments, std::index_sequence_for<A...>());
 }
 
 /// Submits a call; `function` and `thunk` are sent as module and offset.
 ORCA_API std::shared_ptr<runtime::Run> Submit(Context& context, const RunOptions& options,
                                               void (*function)(), Thunk thunk,
-                                              std::vector<std::vector<std::byte>> arguments);
+                                              std::span<const Packed> arguments);
 /// Waits for a call; throws RunError when it failed. Bytes that each rank returned.
 ORCA_API std::vector<std::vector<std::byte>> Collect(runtime::Run& run);
 
@@ -153,19 +180,26 @@ ORCA_API std::vector<std::vector<std::byte>> Collect(runtime::Run& run);
 
 /// Runs `function(arguments...)` on every worker and returns their results by rank. It is a plain
 /// function: of this program, or of a library that the program links. Numbers, strings, vectors of
-/// numbers and (as arguments) std::span<const T> can travel.
+/// numbers, shards and (as arguments) std::span<const T> can travel.
 template <typename R, typename... A, typename... Given>
 auto Run(Context& context, const RunOptions& options, R (*function)(A...), Given&&... arguments) {
   static_assert(sizeof...(A) == sizeof...(Given), "give as many arguments as the function takes");
-  std::vector<std::vector<std::byte>> packed{
-      program::Coder<std::remove_cvref_t<A>>::Pack(std::forward<Given>(arguments))...};
+  std::vector<program::Packed> packed;
+  (packed.push_back(program::Coder<std::remove_cvref_t<A>>::Pack(std::forward<Given>(arguments))),
+   ...);
   const auto run = program::Submit(context, options, reinterpret_cast<void (*)()>(function),
-                                   &program::CallPacked<R, A...>, std::move(packed));
+                                   &program::CallPacked<R, A...>, packed);
   const auto results = program::Collect(*run);
   if constexpr (!std::is_void_v<R>) {
     std::vector<std::remove_cvref_t<R>> values;
-    for (const auto& bytes : results)
-      values.push_back(program::Coder<std::remove_cvref_t<R>>::Unpack(bytes));
+    using Result = std::remove_cvref_t<R>;
+    for (const auto& bytes : results) {
+      if constexpr (std::is_same_v<Result, std::shared_ptr<const data::Shard>>) {
+        values.push_back(program::Coder<Result>::Unpack(bytes, context.shards()));
+      } else {
+        values.push_back(program::Coder<Result>::Unpack(bytes));
+      }
+    }
     return values;
   }
 }

@@ -13,6 +13,7 @@
 #include "orca/core/error.h"
 #include "orca/core/export.h"
 #include "orca/core/unique_fd.h"
+#include "orca/data/shard_home.h"
 #include "orca/runtime/parcel.h"
 
 namespace orca::runtime {
@@ -60,8 +61,8 @@ class ORCA_API Worker {
 
   /// Waits for the next task; nothing when it is time to leave.
   std::optional<Task> Next();
-  /// Ends the task that Next returned.
-  void Done(Parcel result);
+  /// Ends the task that Next returned. The driver holds `shards` from then on.
+  void Done(Parcel result, const std::vector<std::shared_ptr<const data::ShardHold>>& shards = {});
   void Failed(TaskFailure failure);
   /// Whether somebody cancelled the task that Next returned.
   bool Cancelled() const;
@@ -72,6 +73,8 @@ class ORCA_API Worker {
   /// The group of all ranks of the current task; connects when it is first asked for, and is kept
   /// while the same workers run the next tasks.
   std::shared_ptr<comm::Communicator> Communicator();
+  /// The shards of this node. Any thread.
+  const std::shared_ptr<data::ShardHome>& shards() const;
 
   /// A line for the user with a level (debug, info, warning, error), as from Python's logging. Any
   /// thread.

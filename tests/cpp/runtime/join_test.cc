@@ -52,6 +52,26 @@ void KillOn(int rank) {
   Group().Barrier();
 }
 
+using SharedShard = std::shared_ptr<const data::Shard>;
+
+SharedShard PutBytes(const std::shared_ptr<data::ShardHome>& home, std::size_t count, int value) {
+  const std::vector<std::byte> bytes(count, static_cast<std::byte>(value));
+  const std::vector<data::ColumnSpec> specs{{.name = "b", .dtype = DType::kUInt8}};
+  const data::Column column{.values = bytes};
+  return data::Shard::Put(home, specs, count, std::span(&column, 1));
+}
+
+std::int64_t SumOf(const data::Shard& shard) {
+  std::int64_t sum = 0;
+  for (const std::byte byte : shard.columns()[0].values) sum += std::to_integer<std::int64_t>(byte);
+  return sum;
+}
+
+std::int64_t SumShard(SharedShard shard) { return SumOf(*shard); }
+SharedShard MakeShard(int count) {
+  return PutBytes(Shards(), static_cast<std::size_t>(count), Rank() + 1);
+}
+
 void Wait(int time) { std::this_thread::sleep_for(milliseconds(time)); }
 
 // --- help
@@ -153,8 +173,27 @@ TEST_F(JoinTest, F01AWorkerThatDiesElsewhereIsNamedAndReplaced) {
   EXPECT_THAT(orca::Run(*context_, {.workers = 4}, SumOver, 10), Each(10.0));
 }
 
+TEST_F(JoinTest, ShardsAreFetchedFromTheNodeThatHasThem) {
+  StartBoth();
+  for (const std::size_t count : {std::size_t{100}, std::size_t{20'000'000}}) {
+    const auto sum = static_cast<std::int64_t>(count);
+    // Of the driver's own, on both nodes, twice: the second time they have it.
+    const auto own = PutBytes(context_->shards(), count, 3);
+    for (int i = 0; i < 2; ++i)
+      EXPECT_THAT(orca::Run(*context_, {.workers = 4}, SumShard, own), Each(3 * sum));
+    // Of each node, by the driver and by the other one.
+    const auto made = orca::Run(*context_, {.workers = 4}, MakeShard, static_cast<int>(count));
+    for (std::size_t rank = 0; rank < 4; ++rank) {
+      const std::int64_t expected = sum * (static_cast<std::int64_t>(rank) + 1);
+      EXPECT_EQ(SumOf(*made[rank]), expected);
+      EXPECT_THAT(orca::Run(*context_, {.workers = 4}, SumShard, made[rank]), Each(expected));
+    }
+  }
+}
+
 TEST_F(JoinTest, F51ALostNodeIsNamedAndTheOthersGoOn) {
   StartBoth();
+  const auto made = orca::Run(*context_, {.workers = 4}, MakeShard, 1000);
   std::jthread killer([&] {
     std::this_thread::sleep_for(milliseconds(300));
     agents_[1].Signal(SIGKILL);
@@ -163,6 +202,12 @@ TEST_F(JoinTest, F51ALostNodeIsNamedAndTheOthersGoOn) {
   EXPECT_EQ(error.failure().rank % 2, 0);  // the first rank of whichever node joined as that one
   EXPECT_THAT(error.what(), HasSubstr("lost with its node"));
   EXPECT_THAT(orca::Run(*context_, {.workers = 2}, SumOver, 10), Each(3.0));
+  // Its shards are gone; the driver has copies of those that it opened, the other node has not.
+  EXPECT_EQ(SumOf(*made[2]) % 1000, 0);
+  const auto lost = FailureOf([&] {
+    for (const auto& shard : made) orca::Run(*context_, {.workers = 2}, SumShard, shard);
+  });
+  EXPECT_THAT(lost.what(), HasSubstr("is lost"));
 }
 
 TEST_F(JoinTest, F11F12OnlyTheSideThatReachesTheDriverGoesOn) {

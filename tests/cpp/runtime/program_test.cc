@@ -10,6 +10,8 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <numeric>
 #include <thread>
@@ -101,7 +103,72 @@ void ForkAndDie() {
   ::kill(::getpid(), SIGKILL);
 }
 
+using SharedShard = std::shared_ptr<const data::Shard>;
+
+SharedShard PutNumbers(const std::shared_ptr<data::ShardHome>& home, std::int64_t first,
+                       std::size_t count) {
+  std::vector<std::int64_t> numbers(count);
+  std::iota(numbers.begin(), numbers.end(), first);
+  const std::vector<data::ColumnSpec> specs{{.name = "n", .dtype = DType::kInt64}};
+  const data::Column column{.values = std::as_bytes(std::span(numbers))};
+  return data::Shard::Put(home, specs, count, std::span(&column, 1));
+}
+
+std::int64_t SumOfShard(const data::Shard& shard) {
+  std::int64_t sum = 0;
+  for (std::uint64_t row = 0; row < shard.rows(); ++row) {
+    std::int64_t number = 0;
+    std::memcpy(&number, shard.columns()[0].values.data() + row * sizeof number, sizeof number);
+    sum += number;
+  }
+  return sum;
+}
+
+std::int64_t SumShard(SharedShard shard) { return SumOfShard(*shard); }
+
+SharedShard MakeShard(int count) {
+  return PutNumbers(Shards(), Rank(), static_cast<std::size_t>(count));
+}
+
+SharedShard PassOn(SharedShard shard) { return shard; }
+
+void DieWithShards(int count) {
+  const auto first = MakeShard(count);
+  const auto second = MakeShard(count);
+  ::kill(::getpid(), SIGKILL);
+}
+
+std::string TryToPut(int count) {
+  try {
+    MakeShard(count);
+    return "there was room";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+std::string OpenNumber(std::int64_t id) {
+  try {
+    data::Shard::Open(data::ShardHold::Take(Shards(), static_cast<std::uint64_t>(id)));
+    return "it was there";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
 // --- help
+
+// How many pieces of memory for shards a process has.
+std::size_t ShardFiles(pid_t pid) {
+  std::size_t count = 0;
+  const std::string folder = "/proc/" + std::to_string(pid) + "/fd";
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    std::error_code gone;
+    const std::string target = std::filesystem::read_symlink(entry, gone).string();
+    count += target.find("orca-shard") != std::string::npos ? 1 : 0;
+  }
+  return count;
+}
 
 RunError FailureOf(const std::function<void()>& call) {
   try {
@@ -131,6 +198,11 @@ class ProgramTest : public ::testing::Test {
     EXPECT_EQ(OpenDescriptors(), descriptors_);
   }
   void Start(int cores) { context_ = Context::Start(Options(cores)); }
+  std::shared_ptr<runtime::Run> SubmitSleep(int time) {
+    const program::Packed argument = program::Coder<int>::Pack(time);
+    return program::Submit(*context_, {}, reinterpret_cast<void (*)()>(&Sleep),
+                           &program::CallPacked<void, int>, std::span(&argument, 1));
+  }
 
   std::unique_ptr<Context> context_;
 
@@ -246,9 +318,7 @@ TEST_F(ProgramTest, AnExceptionIsNeverRetried) {
 
 TEST_F(ProgramTest, WhatDoesNotStopWhenCancelledIsKilled) {
   Start(1);
-  const auto run =
-      program::Submit(*context_, {}, reinterpret_cast<void (*)()>(&Sleep),
-                      &program::CallPacked<void, int>, {program::Coder<int>::Pack(3'600'000)});
+  const auto run = SubmitSleep(3'600'000);
   EXPECT_FALSE(run->Wait(std::chrono::milliseconds(100)));
   run->Cancel("it is no longer wanted");
   ASSERT_TRUE(run->Wait(std::chrono::seconds(5)));
@@ -283,9 +353,7 @@ TEST_F(ProgramTest, WhatAWorkerPrintsReachesTheDriverWithItsRank) {
 TEST_F(ProgramTest, StacksShowWhereAFunctionIs) {
   Start(1);
   ::testing::internal::CaptureStderr();
-  const auto run =
-      program::Submit(*context_, {}, reinterpret_cast<void (*)()>(&Sleep),
-                      &program::CallPacked<void, int>, {program::Coder<int>::Pack(1000)});
+  const auto run = SubmitSleep(1000);
   EXPECT_FALSE(run->Wait(std::chrono::milliseconds(300)));
   context_->PrintStacks();
   ASSERT_TRUE(run->Wait(std::chrono::seconds(20)));
@@ -335,9 +403,7 @@ TEST_F(ProgramTest, ChildrenOfADeadWorkerAreEndedWithIt) {
 
 TEST_F(ProgramTest, F51ALostAgentIsNamedAndCallsEnd) {
   Start(2);
-  const auto run =
-      program::Submit(*context_, {}, reinterpret_cast<void (*)()>(&Sleep),
-                      &program::CallPacked<void, int>, {program::Coder<int>::Pack(3'600'000)});
+  const auto run = SubmitSleep(3'600'000);
   EXPECT_FALSE(run->Wait(std::chrono::milliseconds(100)));
   const auto children = runtime::Children();
   ASSERT_EQ(children.size(), 1U);
@@ -379,6 +445,65 @@ TEST(ProgramAloneTest, OutsideOfRunAProgramIsAGroupOfOne) {
   EXPECT_EQ(Rank(), 0);
   EXPECT_EQ(WorldSize(), 1);
   EXPECT_EQ(Reduced(3), 1.0F);
+}
+
+TEST_F(ProgramTest, ShardsTravelByNumber) {
+  Start(2);
+  const auto shard = PutNumbers(context_->shards(), 1, 1'000'000);
+  EXPECT_THAT(orca::Run(*context_, {.workers = 4}, SumShard, shard),
+              Each(std::int64_t{1'000'000} * 1'000'001 / 2));
+  const auto made = orca::Run(*context_, {.workers = 3}, MakeShard, 1000);
+  for (std::size_t rank = 0; rank < 3; ++rank)
+    EXPECT_EQ(SumOfShard(*made[rank]), 999 * 500 + static_cast<std::int64_t>(rank) * 1000);
+  // What a worker made, another one reads; and back again.
+  EXPECT_THAT(orca::Run(*context_, {.workers = 4}, SumShard, made[2]), Each(999 * 500 + 2000));
+  const auto back = orca::Run(*context_, {.workers = 2}, PassOn, made[1]);
+  EXPECT_EQ(SumOfShard(*back[1]), 999 * 500 + 1000);
+}
+
+TEST_F(ProgramTest, ShardsOutliveTheirMakersAndTheContext) {
+  Start(1);
+  const auto made = orca::Run(*context_, {.workers = 1}, MakeShard, 5000);
+  EXPECT_THROW(orca::Run(*context_, {.workers = 1}, SignalOn, 0, SIGKILL), RunError);
+  EXPECT_THAT(orca::Run(*context_, {.workers = 1}, SumShard, made[0]), Each(4999 * 2500));
+  context_.reset();
+  EXPECT_EQ(SumOfShard(*made[0]), 4999 * 2500);
+}
+
+// O5: memory that nobody holds is used again, and none is lost with a worker.
+TEST_F(ProgramTest, MemoryOfShardsComesBack) {
+  Start(2);
+  for (int i = 0; i < 20; ++i) {
+    const auto made = orca::Run(*context_, {.workers = 2}, MakeShard, 50'000);
+    (void)PutNumbers(context_->shards(), 0, 50'000);
+  }
+  const pid_t agent = runtime::Children().front();
+  EXPECT_LE(ShardFiles(agent), 6U);
+  for (int i = 0; i < 5; ++i)
+    EXPECT_THROW(orca::Run(*context_, {.workers = 2}, DieWithShards, 50'000), RunError);
+  (void)PutNumbers(context_->shards(), 0, 50'000);
+  EXPECT_LE(ShardFiles(agent), 10U);
+}
+
+TEST_F(ProgramTest, ShardsBeyondTheContextsMemoryAreRefusedByName) {
+  ContextOptions options = Options(1);
+  options.memory = std::size_t{64} << 20;
+  context_ = Context::Start(options);
+  EXPECT_THAT(orca::Run(*context_, {.workers = 1}, TryToPut, 10'000'000),
+              Each(HasSubstr("64.0 MiB for shards")));
+  EXPECT_THROW(PutNumbers(context_->shards(), 0, 10'000'000), Error);
+  EXPECT_THAT(orca::Run(*context_, {.workers = 1}, TryToPut, 1'000'000), Each("there was room"));
+  EXPECT_THAT(orca::Run(*context_, {.workers = 1}, OpenNumber, 12345),
+              Each(HasSubstr("shard 12345 is not here")));
+}
+
+TEST_F(ProgramTest, AShardThatIsNotInTheContextIsRefused) {
+  Start(1);
+  const auto shard = PutNumbers(data::ShardShelf::Create(), 0, 10);
+  EXPECT_THROW(orca::Run(*context_, {.workers = 1}, SumShard, shard), Error);
+  const auto home = context_->shards();
+  context_.reset();
+  EXPECT_THROW(PutNumbers(home, 0, 10), Error);
 }
 
 }  // namespace

@@ -8,27 +8,25 @@
 #include <memory>
 #include <vector>
 
-#include "orca/core/shared_memory.h"
-#include "orca/data/array_store.h"
+#include "orca/data/shard.h"
 
 namespace orca::data {
 
-/// Consecutive rows of all columns, in one piece of memory. Never changes once it is in a store.
-struct Shard {
+/// A shard and its place among the others.
+struct StoredShard {
   std::uint64_t first_row = 0;
-  std::uint64_t rows = 0;
-  SharedMemory memory;
-  std::vector<const std::byte*> columns;
+  std::shared_ptr<const Shard> shard;
+  std::vector<const std::byte*> values;  ///< Of each column.
 };
 
 /// The columns and shards at one moment: never changed, replaced by Put.
 struct Content {
   std::vector<ColumnSpec> specs;
-  std::vector<std::shared_ptr<const Shard>> shards;
+  std::vector<std::shared_ptr<const StoredShard>> shards;
   std::uint64_t rows = 0;
 
   /// The shard of a row that exists; empty shards are passed over.
-  const Shard& ShardOf(std::uint64_t row) const {
+  const StoredShard& ShardOf(std::uint64_t row) const {
     const auto next = std::upper_bound(
         shards.begin(), shards.end(), row,
         [](std::uint64_t wanted, const auto& shard) { return wanted < shard->first_row; });

@@ -1,18 +1,15 @@
-#include <fcntl.h>
+#include "orca/runtime/parcel.h"
+
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <mutex>
 
 #include "orca/core/error.h"
 #include "orca/core/host.h"
-#include "orca/runtime/parcel.h"
+#include "orca/core/memory_file.h"
 
 namespace orca::runtime {
 namespace {
@@ -30,57 +27,24 @@ std::size_t Aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * 
 
 UniqueFd NewMemory(std::size_t bytes) {
   CheckMemoryFor(bytes, "a function's arguments or results");
-  UniqueFd fd(::memfd_create("orca-parcel", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
-    throw Error(Code::kResourceExhausted,
-                fmt::format("cannot make {} of shared memory: {}", HumanBytes(bytes),
-                            DescribeLimitError(errno)));
-  }
-  ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
-  return fd;
-}
-
-// write(2) makes fresh pages faster than touching a mapping does.
-void WriteAt(int fd, std::span<const std::byte> data, std::size_t at) {
-  while (!data.empty()) {
-    const ssize_t done = ::pwrite(fd, data.data(), data.size(), static_cast<off_t>(at));
-    if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) {
-      throw Error(Code::kResourceExhausted,
-                  fmt::format("cannot fill shared memory: {}", DescribeLimitError(errno)));
-    }
-    data = data.subspan(static_cast<std::size_t>(done));
-    at += static_cast<std::size_t>(done);
-  }
+  return MakeMemoryFile("orca-parcel", bytes);
 }
 
 }  // namespace
 
 struct Parcel::Content {
-  ~Content() {
-    if (mapped != nullptr) ::munmap(mapped, size);
-  }
-
   std::span<std::byte> Map() {
     if (!fd) return inside;
     const std::lock_guard lock(mutex);
-    if (mapped == nullptr) {
-      void* const memory =
-          ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd.get(), 0);
-      if (memory == MAP_FAILED) {
-        throw Error(Code::kResourceExhausted,
-                    fmt::format("cannot map {}: {}", HumanBytes(size), std::strerror(errno)));
-      }
-      mapped = static_cast<std::byte*>(memory);
-    }
-    return {mapped, size};
+    if (mapped.data() == nullptr) mapped = PrivateMapping(fd.get(), size);
+    return {mapped.data(), size};
   }
 
   std::vector<std::byte> inside;
   UniqueFd fd;
   std::size_t size = 0;
   std::mutex mutex;  // guards mapped
-  std::byte* mapped = nullptr;
+  PrivateMapping mapped;
 };
 
 Parcel Parcel::Pack(std::span<const std::span<const std::byte>> parts) {
@@ -97,19 +61,18 @@ Parcel Parcel::Pack(std::span<const std::span<const std::byte>> parts) {
   } else {
     content->fd = NewMemory(size);
   }
-  const auto put = [&](std::span<const std::byte> data, std::size_t at) {
-    if (is_short) {
-      std::copy(data.begin(), data.end(), content->inside.begin() + static_cast<ssize_t>(at));
-    } else {
-      WriteAt(content->fd.get(), data, at);
-    }
-  };
-  put(head_bytes, 0);
+  std::vector<FilePiece> pieces{{head_bytes, 0}};
   std::size_t at = head_bytes.size();
   for (const auto& part : parts) {
     at = Aligned(at);
-    put(part, at);
+    pieces.push_back({part, at});
     at += part.size();
+  }
+  if (!is_short) {
+    WriteMemoryFile(content->fd.get(), pieces);
+  } else {
+    for (const FilePiece& piece : pieces)
+      std::ranges::copy(piece.data, content->inside.begin() + static_cast<ssize_t>(piece.at));
   }
   return Parcel(std::move(content));
 }
@@ -122,18 +85,11 @@ Parcel Parcel::FromBytes(std::vector<std::byte> bytes) {
 }
 
 Parcel Parcel::FromFd(UniqueFd fd, std::size_t size) {
-  struct stat info {};
-  const int seals = ::fcntl(fd.get(), F_GET_SEALS);
-  if (size == 0 || ::fstat(fd.get(), &info) != 0 || static_cast<std::size_t>(info.st_size) < size ||
-      seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
-    ThrowDamaged("its memory can shrink or is shorter than announced");
-  }
+  if (size == 0 || CheckMemoryFile(fd.get()) < size)
+    ThrowDamaged("its memory is shorter than announced");
   auto content = std::make_shared<Content>();
   content->size = size;
-  // Opened again, so that whoever gets the descriptor from here can read and nothing else.
-  content->fd =
-      UniqueFd(::open(fmt::format("/proc/self/fd/{}", fd.get()).c_str(), O_RDONLY | O_CLOEXEC));
-  if (!content->fd) content->fd = std::move(fd);
+  content->fd = OpenReadOnly(fd.get());
   return Parcel(std::move(content));
 }
 
@@ -144,7 +100,8 @@ Parcel::Builder::Builder(std::size_t size) : size_(size) {
 void Parcel::Builder::Append(std::span<const std::byte> piece) {
   if (piece.size() > size_ - done_) ThrowDamaged("it is longer than announced");
   if (fd_) {
-    WriteAt(fd_.get(), piece, done_);
+    const FilePiece next{piece, done_};
+    WriteMemoryFile(fd_.get(), std::span(&next, 1));
   } else {
     inside_.insert(inside_.end(), piece.begin(), piece.end());
   }
@@ -157,6 +114,14 @@ Parcel Parcel::Builder::Take() {
 
 std::size_t Parcel::size() const { return content_ ? content_->size : 0; }
 int Parcel::fd() const { return content_ ? content_->fd.get() : -1; }
+
+UniqueFd Parcel::ToFile() const {
+  if (fd() >= 0) return OpenReadOnly(fd());
+  const FilePiece all{bytes(), 0};
+  const UniqueFd file = NewMemory(size());
+  WriteMemoryFile(file.get(), std::span(&all, 1));
+  return OpenReadOnly(file.get());
+}
 
 std::span<const std::byte> Parcel::bytes() const {
   return content_ ? content_->Map() : std::span<std::byte>();

@@ -1,0 +1,87 @@
+// Where the memory of shards comes from.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "orca/core/export.h"
+#include "orca/core/unique_fd.h"
+
+namespace orca::data {
+
+/// The memory of one shard: a sealed file, see MakeMemoryFile.
+struct ShardMemory {
+  std::uint64_t id = 0;
+  UniqueFd fd;
+  std::size_t size = 0;  ///< At least what was asked for.
+};
+
+/// Owns the memory of shards, and uses it again when nobody holds a shard any more. Any thread may
+/// use it.
+class ORCA_API ShardHome : public std::enable_shared_from_this<ShardHome> {
+ public:
+  virtual ~ShardHome() = default;
+  /// Memory for a new shard, with anything in it. The caller fills it, and holds it once. Throws
+  /// kResourceExhausted, naming the limit, when there is not enough.
+  virtual ShardMemory New(std::size_t bytes) = 0;
+  /// One more hold of a shard that somebody holds. Never waits, never throws; Open tells when there
+  /// was no such shard.
+  virtual void Hold(std::uint64_t id) noexcept = 0;
+  /// Ends one hold. Never waits, never throws.
+  virtual void Drop(std::uint64_t id) noexcept = 0;
+  /// A shard that the caller holds, for reading only. Throws kInvalidArgument when there is none of
+  /// that number.
+  virtual ShardMemory Open(std::uint64_t id) = 0;
+};
+
+/// Keeps a shard from being dropped. Any thread may use it.
+class ORCA_API ShardHold : public std::enable_shared_from_this<ShardHold> {
+ public:
+  /// One more hold.
+  static std::shared_ptr<const ShardHold> Take(std::shared_ptr<ShardHome> home, std::uint64_t id) {
+    home->Hold(id);
+    return Adopt(std::move(home), id);
+  }
+  /// A hold that is counted already.
+  static std::shared_ptr<const ShardHold> Adopt(std::shared_ptr<ShardHome> home, std::uint64_t id) {
+    return std::shared_ptr<const ShardHold>(new ShardHold(std::move(home), id));
+  }
+  ShardHold(const ShardHold&) = delete;
+  ShardHold& operator=(const ShardHold&) = delete;
+  ~ShardHold() { home_->Drop(id_); }
+
+  std::uint64_t id() const { return id_; }
+  const std::shared_ptr<ShardHome>& home() const { return home_; }
+
+ private:
+  ShardHold(std::shared_ptr<ShardHome> home, std::uint64_t id) : home_(std::move(home)), id_(id) {}
+
+  std::shared_ptr<ShardHome> home_;
+  std::uint64_t id_;
+};
+
+/// A home in this process, and in no child that it forks. The numbers of its shards begin behind
+/// `first_id`.
+class ORCA_API ShardShelf : public ShardHome {
+ public:
+  /// Gives out at most `limit` bytes at a time; 0: what the machine has.
+  static std::shared_ptr<ShardShelf> Create(std::uint64_t first_id = 0, std::size_t limit = 0);
+
+  /// Takes in the memory of a shard of another home, and holds it.
+  virtual void Adopt(std::uint64_t id, UniqueFd fd) = 0;
+  virtual bool Has(std::uint64_t id) const = 0;
+  /// Gives memory back that nobody has used for `age`.
+  virtual void GiveBack(std::chrono::milliseconds age) = 0;
+
+  struct Usage {
+    std::size_t shards = 0;
+    std::size_t held = 0;  ///< Bytes of shards.
+    std::size_t free = 0;  ///< Bytes that wait to be used again.
+  };
+  virtual Usage usage() const = 0;
+};
+
+}  // namespace orca::data

@@ -1,0 +1,154 @@
+#include "runtime/node_shards.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "orca/core/error.h"
+#include "orca/core/memory_file.h"
+
+namespace orca::runtime {
+namespace {
+
+constexpr std::chrono::seconds kFreeAge(10);
+
+}  // namespace
+
+NodeShards::NodeShards(std::function<void(Holder, Message)> send)
+    : send_(std::move(send)), shelf_(data::ShardShelf::Create()) {}
+
+void NodeShards::Settle(int node, std::size_t limit) {
+  node_ = node;
+  shelf_ = data::ShardShelf::Create(FirstId(node), limit);
+}
+
+bool NodeShards::Handle(Holder from, Message& message) {
+  const Json& head = message.head;
+  const std::string op = head.value("op", "");
+  if (op == "new") {
+    New(from, head);
+  } else if (op == "open") {
+    Open(from, head);
+  } else if (op == "hold") {
+    const auto id = head.at("id").get<std::uint64_t>();
+    ++holds_[from][id];
+    shelf_->Hold(id);
+  } else if (op == "drop") {
+    const auto id = head.at("id").get<std::uint64_t>();
+    auto& mine = holds_[from];
+    const auto found = mine.find(id);
+    if (found == mine.end()) return true;
+    if (--found->second == 0) mine.erase(found);
+    shelf_->Drop(id);
+  } else if (op == "fetch") {
+    Fetch(head);
+  } else if (op == "bytes") {
+    TakeBytes(message);
+  } else if (op == "forget") {
+    shelf_->Drop(head.at("id").get<std::uint64_t>());
+  } else {
+    return false;
+  }
+  return true;
+}
+
+void NodeShards::New(Holder from, const Json& head) {
+  const auto ticket = head.at("ticket").get<std::uint64_t>();
+  try {
+    data::ShardMemory memory = shelf_->New(head.at("bytes").get<std::size_t>());
+    ++holds_[from][memory.id];
+    Answer(from, ticket, std::move(memory), true);
+  } catch (const Error& error) {
+    Refuse(from, ticket, static_cast<int>(error.code()), error.what());
+  }
+}
+
+void NodeShards::Open(Holder from, const Json& head) {
+  const auto ticket = head.at("ticket").get<std::uint64_t>();
+  const auto id = head.at("id").get<std::uint64_t>();
+  try {
+    if (IsMine(id) || shelf_->Has(id)) {
+      Answer(from, ticket, shelf_->Open(id), false);
+      return;
+    }
+  } catch (const Error& error) {
+    Refuse(from, ticket, static_cast<int>(error.code()), error.what());
+    return;
+  }
+  auto& waiting = on_their_way_[id];
+  waiting.push_back({from, ticket});
+  if (waiting.size() == 1) send_(kDriver, {.head = {{"op", "fetch"}, {"id", id}}});
+}
+
+void NodeShards::Answer(Holder to, std::uint64_t ticket, data::ShardMemory memory, bool is_new) {
+  Message answer{.head = {{"op", "granted"},
+                          {"ticket", ticket},
+                          {"id", memory.id},
+                          {"size", memory.size},
+                          {"new", is_new}}};
+  answer.fds.push_back(std::move(memory.fd));
+  send_(to, std::move(answer));
+}
+
+void NodeShards::Refuse(Holder to, std::uint64_t ticket, int code, const std::string& why) {
+  send_(to, {.head = {{"op", "granted"}, {"ticket", ticket}, {"code", code}, {"error", why}}});
+}
+
+// The driver wants a shard of this node, for itself or for another one.
+void NodeShards::Fetch(const Json& head) {
+  const auto id = head.at("id").get<std::uint64_t>();
+  Message answer{.head = {{"op", "bytes"}, {"id", id}, {"for", head.at("for")}}};
+  try {
+    data::ShardMemory memory = shelf_->Open(id);
+    answer.parcel = Parcel::FromFd(std::move(memory.fd), memory.size);
+  } catch (const Error& error) {
+    answer.head["code"] = static_cast<int>(error.code());
+    answer.head["error"] = error.what();
+  }
+  send_(kDriver, std::move(answer));
+}
+
+void NodeShards::TakeBytes(Message& message) {
+  const auto id = message.head.at("id").get<std::uint64_t>();
+  const auto waiting = std::exchange(on_their_way_[id], {});
+  on_their_way_.erase(id);
+  const auto why = message.head.find("error");
+  if (why == message.head.end()) {
+    shelf_->Adopt(id, message.parcel.ToFile());
+    // Those that hold it already were counted here only.
+    for (const auto& [holder, shards] : holds_)
+      if (const auto found = shards.find(id); found != shards.end())
+        for (int i = 0; i < found->second; ++i) shelf_->Hold(id);
+  }
+  for (const Opening& opening : waiting) {
+    if (why != message.head.end()) {
+      Refuse(opening.holder, opening.ticket, message.head.at("code").get<int>(),
+             why->get<std::string>());
+    } else {
+      Open(opening.holder, {{"ticket", opening.ticket}, {"id", id}});
+    }
+  }
+}
+
+void NodeShards::HoldResults(const Message& message) {
+  const auto shards = message.head.find("shards");
+  if (shards == message.head.end()) return;
+  for (const Json& shard : *shards) {
+    const auto id = shard.get<std::uint64_t>();
+    if (!IsMine(id)) continue;
+    ++holds_[kDriver][id];
+    shelf_->Hold(id);
+  }
+}
+
+void NodeShards::HolderGone(Holder holder) {
+  const auto found = holds_.find(holder);
+  if (found == holds_.end()) return;
+  for (const auto& [id, count] : found->second)
+    for (int i = 0; i < count; ++i) shelf_->Drop(id);
+  holds_.erase(found);
+}
+
+void NodeShards::GiveBack() { shelf_->GiveBack(kFreeAge); }
+
+}  // namespace orca::runtime

@@ -1,0 +1,65 @@
+// The shards of a node, and who holds them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "orca/data/shard_home.h"
+#include "runtime/link.h"
+
+namespace orca::runtime {
+
+/// The upper bits of a shard's number are the node that owns it.
+inline constexpr int kNodeShift = 48;
+inline constexpr int kDriverNode = 0x7fff;  ///< A driver that has no agent beside it.
+inline int NodeOf(std::uint64_t shard) { return static_cast<int>(shard >> kNodeShift); }
+inline std::uint64_t FirstId(int node) { return static_cast<std::uint64_t>(node) << kNodeShift; }
+
+/// An agent's shards. Owns their memory; knows which worker holds what, so that nothing is left of
+/// one that dies. A shard of another node is fetched through the driver when it is first opened,
+/// and kept until the driver says that nobody needs it.
+class NodeShards {
+ public:
+  using Holder = std::uint64_t;  ///< A worker's number, or kDriver.
+  static constexpr Holder kDriver = 0;
+
+  /// `send` takes a message to a worker or to the driver, unless it is gone.
+  explicit NodeShards(std::function<void(Holder, Message)> send);
+
+  /// The node's number, and how much its shards may take (0: what the machine has).
+  void Settle(int node, std::size_t limit);
+  /// Does what `message` of `from` says, if it is about shards; otherwise says false.
+  bool Handle(Holder from, Message& message);
+  /// The driver holds the shards that a result names.
+  void HoldResults(const Message& message);
+  void HolderGone(Holder holder);
+  /// Gives memory back that has not been used for a while.
+  void GiveBack();
+
+ private:
+  struct Opening {
+    Holder holder = kDriver;
+    std::uint64_t ticket = 0;
+  };
+
+  void New(Holder from, const Json& head);
+  void Open(Holder from, const Json& head);
+  void Answer(Holder to, std::uint64_t ticket, data::ShardMemory memory, bool is_new);
+  void Refuse(Holder to, std::uint64_t ticket, int code, const std::string& why);
+  void Fetch(const Json& head);
+  void TakeBytes(Message& message);
+  bool IsMine(std::uint64_t id) const { return NodeOf(id) == node_; }
+
+  std::function<void(Holder, Message)> send_;
+  int node_ = 0;
+  std::shared_ptr<data::ShardShelf> shelf_;
+  std::map<Holder, std::map<std::uint64_t, int>> holds_;        // by shard
+  std::map<std::uint64_t, std::vector<Opening>> on_their_way_;  // who waits for a shard
+};
+
+}  // namespace orca::runtime
