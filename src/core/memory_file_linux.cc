@@ -1,12 +1,14 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -18,23 +20,123 @@
 namespace orca {
 namespace {
 
-constexpr std::size_t kSlice = std::size_t{1} << 20;
-// Below this, starting a thread takes longer than what it saves.
+// A huge page: 512 small ones that are taken, cleared and mapped at once.
+constexpr std::size_t kHuge = std::size_t{2} << 20;
+constexpr std::size_t kPage = 4096;
+// Below this, starting a thread and mapping the file take longer than what they save.
 constexpr std::size_t kParallelFrom = std::size_t{8} << 20;
 // More do not make the memory faster.
 constexpr std::size_t kMaxThreads = 8;
+#ifndef MADV_COLLAPSE
+constexpr int MADV_COLLAPSE = 25;  // Linux 6.1
+#endif
 
-// The error of the write that failed; 0 when none did.
-int WriteAll(int fd, FilePiece piece) {
-  while (!piece.data.empty()) {
-    const ssize_t done =
-        ::pwrite(fd, piece.data.data(), piece.data.size(), static_cast<off_t>(piece.at));
-    if (done < 0 && errno == EINTR) continue;
-    if (done <= 0) return done < 0 ? errno : ENOSPC;
-    piece.data = piece.data.subspan(static_cast<std::size_t>(done));
-    piece.at += static_cast<std::size_t>(done);
+std::byte* AlignUp(std::byte* address) {
+  const auto number = reinterpret_cast<std::uintptr_t>(address);
+  return address + (kHuge - number % kHuge) % kHuge;
+}
+
+// Maps a file where a huge page of it can be mapped as one; null when that fails.
+std::byte* MapAligned(int fd, std::size_t size, int flags) {
+  const std::size_t room = size + kHuge;
+  void* const reserved =
+      ::mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) return nullptr;
+  auto* const begin = static_cast<std::byte*>(reserved);
+  std::byte* const wanted = AlignUp(begin);
+  void* const mapped = ::mmap(wanted, size, PROT_READ | PROT_WRITE, flags | MAP_FIXED, fd, 0);
+  if (mapped == MAP_FAILED) {
+    const int error = errno;
+    ::munmap(begin, room);
+    errno = error;
+    return nullptr;
   }
-  return 0;
+  if (wanted > begin) ::munmap(begin, static_cast<std::size_t>(wanted - begin));
+  std::byte* const end = wanted + (size + kPage - 1) / kPage * kPage;
+  if (begin + room > end) ::munmap(end, static_cast<std::size_t>(begin + room - end));
+  return wanted;
+}
+
+/// A file that is being filled. Where it has huge pages it is filled through a mapping: write(2)
+/// copies small pages one by one, but makes fresh ones faster than touching a mapping does.
+class Filling {
+ public:
+  Filling(int fd, std::size_t size) : fd_(fd), size_(size), huge_(size / kHuge, false) {
+    if (huge_.empty()) return;
+    mapped_ = MapAligned(fd, size, MAP_SHARED);
+    if (mapped_ == nullptr) return;
+    struct stat info {};
+    const bool is_fresh =
+        ::fstat(fd, &info) == 0 && static_cast<std::size_t>(info.st_blocks) * 512 < size / 2;
+    if (is_fresh) {
+      TakeHugePages();
+    } else {
+      huge_.assign(huge_.size(), HasHugePages());
+    }
+  }
+  Filling(const Filling&) = delete;
+  Filling& operator=(const Filling&) = delete;
+  ~Filling() {
+    if (mapped_ != nullptr) ::munmap(mapped_, size_);
+  }
+
+  /// Copies a piece that crosses no border of a huge page. 0, or the error.
+  int Fill(FilePiece piece) const {
+    if (piece.at / kHuge < huge_.size() && huge_[piece.at / kHuge]) {
+      std::memcpy(mapped_ + piece.at, piece.data.data(), piece.data.size());
+      return 0;
+    }
+    while (!piece.data.empty()) {
+      const ssize_t done =
+          ::pwrite(fd_, piece.data.data(), piece.data.size(), static_cast<off_t>(piece.at));
+      if (done < 0 && errno == EINTR) continue;
+      if (done <= 0) return done < 0 ? errno : ENOSPC;
+      piece.data = piece.data.subspan(static_cast<std::size_t>(done));
+      piece.at += static_cast<std::size_t>(done);
+    }
+    return 0;
+  }
+
+ private:
+  // One small page each, and the kernel makes the rest; all in one call, since each makes every
+  // processor empty its lists of pages. Where memory is in pieces, or the kernel is old, it fails.
+  void TakeHugePages() {
+    const std::byte nothing{0};
+    for (std::size_t i = 0; i < huge_.size(); ++i)
+      if (Fill({std::span(&nothing, 1), i * kHuge}) != 0) return;
+    const bool taken = ::madvise(mapped_, huge_.size() * kHuge, MADV_COLLAPSE) == 0;
+    huge_.assign(huge_.size(), taken);
+  }
+
+  // Whether the first pages come with one fault.
+  bool HasHugePages() const {
+    constexpr long kFew = 4;
+    rusage before{};
+    rusage after{};
+    ::getrusage(RUSAGE_THREAD, &before);
+    const volatile std::byte* const region = mapped_;
+    for (std::size_t at = 0; at < kHuge; at += kPage) (void)region[at];
+    ::getrusage(RUSAGE_THREAD, &after);
+    return after.ru_minflt - before.ru_minflt <= kFew;
+  }
+
+  int fd_;
+  std::size_t size_;
+  std::byte* mapped_ = nullptr;
+  std::vector<bool> huge_;
+};
+
+// At the borders of huge pages.
+std::vector<FilePiece> Cut(std::span<const FilePiece> pieces) {
+  std::vector<FilePiece> slices;
+  for (FilePiece piece : pieces) {
+    while (!piece.data.empty()) {
+      const std::size_t bytes = std::min(kHuge - piece.at % kHuge, piece.data.size());
+      slices.push_back({piece.data.first(bytes), piece.at});
+      piece = {piece.data.subspan(bytes), piece.at + bytes};
+    }
+  }
+  return slices;
 }
 
 }  // namespace
@@ -71,26 +173,18 @@ UniqueFd OpenReadOnly(int fd) {
 void WriteMemoryFile(int fd, std::span<const FilePiece> pieces) {
   std::size_t total = 0;
   for (const FilePiece& piece : pieces) total += piece.data.size();
-  std::vector<FilePiece> slices;
-  if (total >= kParallelFrom) {
-    for (const FilePiece& piece : pieces) {
-      for (std::size_t at = 0; at < piece.data.size(); at += kSlice) {
-        const std::size_t bytes = std::min(kSlice, piece.data.size() - at);
-        slices.push_back({piece.data.subspan(at, bytes), piece.at + at});
-      }
-    }
-    pieces = slices;
-  }
+  const bool is_much = total >= kParallelFrom;
+  const Filling file(fd, is_much ? CheckMemoryFile(fd) : 0);
+  const std::vector<FilePiece> slices = Cut(pieces);
   std::atomic<std::size_t> next = 0;
   std::atomic<int> error = 0;
   const auto work = [&] {
-    for (std::size_t i = next++; i < pieces.size() && error == 0; i = next++)
-      if (const int failed = WriteAll(fd, pieces[i]); failed != 0) error = failed;
+    for (std::size_t i = next++; i < slices.size() && error == 0; i = next++)
+      if (const int failed = file.Fill(slices[i]); failed != 0) error = failed;
   };
   {
-    const std::size_t helpers =
-        slices.empty() ? 0 : std::min(kMaxThreads, AllowedCpus().count()) - 1;
     std::vector<std::jthread> threads;
+    const std::size_t helpers = is_much ? std::min(kMaxThreads, AllowedCpus().count()) - 1 : 0;
     for (std::size_t i = 0; i < helpers; ++i) threads.emplace_back(work);
     work();
   }
@@ -101,6 +195,8 @@ void WriteMemoryFile(int fd, std::span<const FilePiece> pieces) {
 }
 
 PrivateMapping::PrivateMapping(int fd, std::size_t size) : size_(size) {
+  if (size >= kHuge) data_ = MapAligned(fd, size, MAP_PRIVATE | MAP_NORESERVE);
+  if (data_ != nullptr) return;
   void* const memory =
       ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
   if (memory == MAP_FAILED) {

@@ -28,9 +28,8 @@ struct FilePiece {
   std::span<const std::byte> data;
   std::size_t at = 0;
 };
-/// Copies `pieces` into the file with write(2), which takes fresh pages faster than touching a
-/// mapping does; much at a time is copied by several threads. Throws kResourceExhausted when there
-/// is no room.
+/// Copies `pieces` into the file; much at a time into huge pages where the kernel gives them, and
+/// by several threads. Throws kResourceExhausted when there is no room.
 ORCA_API void WriteMemoryFile(int fd, std::span<const FilePiece> pieces);
 
 /// A mapping of a whole file. What its owner writes to it stays in this process: those pages are
