@@ -11,9 +11,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "orca/comm/store.h"
@@ -179,7 +179,7 @@ class Controller {
   std::string joined_hosts_;
   std::string join_error_;
   bool stopped_ = false;
-  std::jthread thread_;
+  std::shared_ptr<LoopThread> thread_;  // the last: it uses all of the above
 };
 
 }  // namespace orca::runtime

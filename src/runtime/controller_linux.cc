@@ -129,9 +129,10 @@ Controller::Controller(const ContextOptions& options)
     StartAgent();
   }
   WatchForSilence();
-  thread_ = std::jthread([this] {
-    ::pthread_setname_np(::pthread_self(), "orca-driver");
-    loop_.Run();
+  thread_ = std::make_shared<LoopThread>(loop_, "orca-driver", [this](const std::exception& error) {
+    const std::lock_guard lock(state_mutex_);
+    lost_ = std::string("the driver cannot go on: ") + error.what();
+    FailAll(lost_);
   });
   try {
     AwaitAgents();
@@ -233,7 +234,7 @@ void Controller::AwaitAgents() {
 
 void Controller::Stop() {
   if (::getpid() != owner_) {  // a forked child has neither the thread nor the agent
-    if (thread_.joinable()) thread_.detach();
+    if (thread_) thread_->Join();
     return;
   }
   {
@@ -243,14 +244,14 @@ void Controller::Stop() {
     changed_.notify_all();
   }
   home_->Fail("the context was stopped");
-  if (thread_.joinable()) {
+  if (thread_) {
     loop_.Post([this] {
       const std::lock_guard lock(state_mutex_);
       FailAll("the context was stopped");
       for (const auto& node : nodes_) node->link->Send({.head = {{"op", "stop"}}});
     });
     loop_.Stop();
-    thread_.join();
+    thread_->Join();
   }
   home_->Close("the context was stopped");
   ReapAgents();

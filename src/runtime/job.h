@@ -20,11 +20,16 @@ namespace orca::runtime {
 class Controller::Job final : public Run {
  public:
   Job(Controller& controller, RunSpec wanted, std::uint64_t number)
-      : call(number), spec(std::move(wanted)), controller_(controller) {}
+      : call(number),
+        spec(std::move(wanted)),
+        controller_(controller),
+        thread_(controller.thread_) {}
 
   bool Wait(std::chrono::milliseconds timeout) override {
+    const Deadline deadline = Deadline::After(timeout);
+    thread_->RunUntil([this] { return ended(); }, deadline);
     std::unique_lock lock(mutex_);
-    return ended_condition_.wait_for(lock, timeout, [this] { return ended_; });
+    return ended_condition_.wait_until(lock, deadline.at(), [this] { return ended_; });
   }
   const std::vector<Parcel>& results() const override { return results_; }
   const std::optional<RunFailure>& failure() const override { return failure_; }
@@ -62,6 +67,7 @@ class Controller::Job final : public Run {
 
  private:
   Controller& controller_;
+  const std::shared_ptr<LoopThread> thread_;
   mutable std::mutex mutex_;
   std::condition_variable ended_condition_;
   bool ended_ = false;

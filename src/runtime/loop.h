@@ -3,11 +3,16 @@
 
 #include <poll.h>
 
+#include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <map>
 #include <mutex>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "orca/core/deadline.h"
@@ -17,7 +22,8 @@ namespace orca::runtime {
 
 /// What the agent, the driver's controller and a worker's second thread turn in.
 ///
-/// Everything is called on the thread that is in Run. Post and Stop may be called by any thread.
+/// Everything is called on the thread that is in Run or RunUntil, one at a time. Post, Stop and
+/// stopped may be called by any thread.
 class Loop {
  public:
   using Clock = Deadline::Clock;
@@ -42,7 +48,10 @@ class Loop {
 
   /// Returns after Stop.
   void Run();
+  /// Returns after Stop, at the deadline, or when `done` says so; that is asked after each turn.
+  void RunUntil(const std::function<bool()>& done, const Deadline& deadline);
   void Stop();
+  bool stopped() const;
 
  private:
   struct Watched {
@@ -51,7 +60,7 @@ class Loop {
     std::uint64_t id = 0;
   };
 
-  void Turn();
+  void Turn(std::chrono::milliseconds longest);
   void RunPosted();
   void RunTimers();
 
@@ -61,9 +70,43 @@ class Loop {
   std::function<void()> handle_;
   std::uint64_t next_id_ = 1;
   std::multimap<Clock::time_point, std::function<void()>> timers_;
-  std::mutex mutex_;  // guards posted_ and stopped_
+  mutable std::mutex mutex_;  // guards posted_ and stopped_
   std::vector<std::function<void()>> posted_;
   bool stopped_ = false;
+};
+
+/// Runs a loop on a thread of its own. Whoever waits for what the loop brings may run it meanwhile,
+/// so that news need not wake two threads, one after the other.
+class LoopThread {
+ public:
+  /// `name` shows in /proc; `failed` is called when the loop throws, on whichever thread.
+  LoopThread(Loop& loop, std::string name, std::function<void(const std::exception&)> failed);
+  LoopThread(const LoopThread&) = delete;
+  LoopThread& operator=(const LoopThread&) = delete;
+  ~LoopThread();
+
+  /// Runs the loop here until `done` or the deadline; returns false at once when another caller is
+  /// at it, when the loop has ended, and in a forked child.
+  bool RunUntil(const std::function<bool()>& done, const Deadline& deadline);
+  /// Waits until nobody runs the loop any more: call Loop::Stop before. The loop may go then.
+  void Join();
+
+ private:
+  void Serve();
+  void Turn(const std::function<bool()>& done, const Deadline& deadline);
+
+  Loop& loop_;
+  const std::string name_;
+  const std::function<void(const std::exception&)> failed_;
+  const std::uint64_t forks_;
+  std::mutex running_;  // held by whoever runs the loop
+  std::atomic<bool> thread_runs_ = false;
+  std::mutex mutex_;  // guards what follows
+  std::condition_variable returned_;
+  bool lent_ = false;
+  bool ended_ = false;
+  Loop::Clock::time_point lent_at_;
+  std::jthread thread_;
 };
 
 }  // namespace orca::runtime

@@ -1,4 +1,5 @@
 #include <poll.h>
+#include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -15,6 +16,8 @@ namespace {
 // Nothing waits for longer, so that a lost wake-up (a bug) costs a second and no more.
 constexpr std::chrono::milliseconds kLongestNap(1000);
 constexpr std::chrono::milliseconds kNapOfOthers(100);
+constexpr std::chrono::milliseconds kMoment(1);
+constexpr std::chrono::milliseconds kPatience(5);
 
 }  // namespace
 
@@ -59,17 +62,21 @@ void Loop::Stop() {
   });
 }
 
-void Loop::Run() {
-  for (;;) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (stopped_) return;
-    }
-    Turn();
-  }
+bool Loop::stopped() const {
+  const std::lock_guard lock(mutex_);
+  return stopped_;
 }
 
-void Loop::Turn() {
+void Loop::Run() {
+  while (!stopped()) Turn(kLongestNap);
+}
+
+void Loop::RunUntil(const std::function<bool()>& done, const Deadline& deadline) {
+  while (!stopped() && !done() && !deadline.Passed())
+    Turn(std::min(kLongestNap, deadline.Left() + std::chrono::milliseconds(1)));
+}
+
+void Loop::Turn(std::chrono::milliseconds longest) {
   std::vector<pollfd> fds{{.fd = wake_.get(), .events = POLLIN, .revents = 0}};
   std::vector<std::uint64_t> ids{0};
   for (const auto& [fd, watched] : watched_) {
@@ -80,7 +87,7 @@ void Loop::Turn() {
   }
   const std::size_t watched_fds = fds.size();
   if (append_) append_(fds);
-  auto nap = append_ ? kNapOfOthers : kLongestNap;
+  auto nap = append_ ? std::min(kNapOfOthers, longest) : longest;
   if (!timers_.empty()) {
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(timers_.begin()->first - Clock::now());
@@ -120,6 +127,82 @@ void Loop::RunTimers() {
     timers_.erase(timers_.begin());
     call();
   }
+}
+
+LoopThread::LoopThread(Loop& loop, std::string name,
+                       std::function<void(const std::exception&)> failed)
+    : loop_(loop),
+      name_(std::move(name)),
+      failed_(std::move(failed)),
+      forks_(ForkCount()),
+      thread_([this] { Serve(); }) {}
+
+LoopThread::~LoopThread() { Join(); }
+
+void LoopThread::Join() {
+  if (ForkCount() != forks_) {  // the thread is the parent's
+    if (thread_.joinable()) thread_.detach();
+    return;
+  }
+  std::unique_lock lock(mutex_);
+  returned_.wait(lock, [this] { return !lent_; });  // who borrowed it sees the end as well
+  ended_ = true;
+  returned_.notify_all();
+  lock.unlock();
+  if (thread_.joinable()) thread_.join();
+}
+
+void LoopThread::Turn(const std::function<bool()>& done, const Deadline& deadline) {
+  try {
+    loop_.RunUntil(done, deadline);
+  } catch (const std::exception& error) {
+    failed_(error);
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+  }
+}
+
+void LoopThread::Serve() {
+  ::pthread_setname_np(::pthread_self(), name_.c_str());
+  const auto is_wanted = [this] {
+    const std::lock_guard lock(mutex_);
+    return lent_ || ended_;
+  };
+  for (;;) {
+    {
+      const std::lock_guard running(running_);
+      thread_runs_ = true;
+      Turn(is_wanted, Deadline::After(std::chrono::hours(24)));
+      thread_runs_ = false;
+    }
+    std::unique_lock lock(mutex_);
+    if (ended_ || loop_.stopped()) return;
+    // Who borrows it for a moment will soon do so again, and is not slowed down by two threads that
+    // wake each other; who keeps it longer says when he returns it.
+    do {
+      const bool for_a_moment = !lent_ || Loop::Clock::now() - lent_at_ < kMoment;
+      returned_.wait_for(lock, for_a_moment ? kPatience : kLongestNap);
+    } while (lent_ && !ended_);
+  }
+}
+
+bool LoopThread::RunUntil(const std::function<bool()>& done, const Deadline& deadline) {
+  if (ForkCount() != forks_) return false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (lent_ || ended_) return false;
+    lent_ = true;
+    lent_at_ = Loop::Clock::now();
+  }
+  if (thread_runs_) loop_.Post([] {});
+  {
+    const std::lock_guard running(running_);
+    Turn(done, deadline);
+  }
+  const std::lock_guard lock(mutex_);
+  lent_ = false;
+  if (ended_ || loop_.stopped() || Loop::Clock::now() - lent_at_ >= kMoment) returned_.notify_all();
+  return true;
 }
 
 }  // namespace orca::runtime

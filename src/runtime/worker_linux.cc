@@ -1,19 +1,17 @@
 #include <execinfo.h>
 #include <poll.h>
-#include <pthread.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <condition_variable>
 #include <csignal>
 #include <deque>
 #include <mutex>
 #include <string_view>
-#include <thread>
 #include <utility>
 
 #include "orca/core/error.h"
@@ -107,24 +105,20 @@ struct Worker::State {
                                          })),
         shards(home) {}
 
-  void Serve() {
-    ::pthread_setname_np(::pthread_self(), "orca-worker");
-    try {
-      loop.Watch(
-          link.fd(),
-          [this] {
-            const std::lock_guard lock(link_mutex);
-            return static_cast<short>(link.wants_write() ? POLLIN | POLLOUT : POLLIN);
-          },
-          [this](short) { Handle(); });
-      loop.Run();
-    } catch (const std::exception& error) {
+  void Start() {
+    loop.Watch(
+        link.fd(),
+        [this] {
+          const std::lock_guard lock(link_mutex);
+          return static_cast<short>(link.wants_write() ? POLLIN | POLLOUT : POLLIN);
+        },
+        [this](short) { Handle(); });
+    thread.emplace(loop, "orca-worker", [this](const std::exception& error) {
       // Whatever it is, nobody supervises this process any more. Its group is its children.
-      if (!leaving) {
-        orca::Log(LogLevel::kError, std::string("a worker ends: ") + error.what());
-        ::kill(0, SIGKILL);
-      }
-    }
+      if (leaving) return;
+      orca::Log(LogLevel::kError, std::string("a worker ends: ") + error.what());
+      ::kill(0, SIGKILL);
+    });
   }
 
   void Beat() {
@@ -138,7 +132,6 @@ struct Worker::State {
       if (op == "task") {
         const std::lock_guard lock(mutex);
         tasks.push_back(ReadTask(std::move(*message)));
-        arrived.notify_one();
       } else if (op == "cancel") {
         Cancel(message->head.at("call").get<std::uint64_t>(),
                message->head.value("reason", "the call was cancelled"));
@@ -150,7 +143,6 @@ struct Worker::State {
       } else if (op == "leave") {
         const std::lock_guard lock(mutex);
         leaving = true;
-        arrived.notify_one();
       }
     }
   }
@@ -205,15 +197,14 @@ struct Worker::State {
   const std::shared_ptr<data::ShardHome> shards;  // the same
   std::chrono::milliseconds beat{1000};
   std::mutex mutex;  // guards what follows
-  std::condition_variable arrived;
   std::deque<Received> tasks;
   std::optional<Received> current;
   bool cancelled = false;
-  bool leaving = false;
+  std::atomic<bool> leaving = false;
   std::function<void()> interrupt;
   std::shared_ptr<comm::Communicator> communicator;
   std::pair<Meeting, int> connected;  // the communicator's meeting and world
-  std::jthread thread;
+  std::optional<LoopThread> thread;   // the last: it uses all of the above
 };
 
 bool IsEcho(Code code) {
@@ -244,21 +235,26 @@ void InstallStackHandler() {
 
 Worker::Worker(UniqueFd agent) : state_(std::make_unique<State>(std::move(agent))) {
   InstallStackHandler();
-  state_->thread = std::jthread([state = state_.get()] { state->Serve(); });
+  state_->Start();
 }
 
 Worker::~Worker() {
   state_->communicator.reset();
   state_->home->Close("this worker leaves");
   state_->loop.Stop();
-  state_->thread.join();
+  state_->thread.reset();
 }
 
 std::optional<Task> Worker::Next() {
-  std::unique_lock lock(state_->mutex);
-  while (state_->tasks.empty() && !state_->leaving)
-    state_->arrived.wait_for(lock, std::chrono::seconds(1));
-  if (state_->leaving) return std::nullopt;
+  const auto has_news = [this] {
+    const std::lock_guard lock(state_->mutex);
+    return !state_->tasks.empty() || state_->leaving;
+  };
+  while (!has_news()) {
+    if (!state_->thread->RunUntil(has_news, Deadline::After(std::chrono::hours(1)))) break;
+  }
+  const std::lock_guard lock(state_->mutex);
+  if (state_->tasks.empty() || state_->leaving) return std::nullopt;
   state_->current = std::move(state_->tasks.front());
   state_->tasks.pop_front();
   state_->cancelled = false;
