@@ -155,13 +155,15 @@ void BindContext(nb::module_& m) {
       .def(
           "prepare",
           [](Context& self, const std::string& kind, const std::vector<std::string>& command,
-             const std::map<std::string, std::string>& environment, const std::string& directory) {
+             const std::map<std::string, std::string>& environment, const std::string& directory,
+             const std::map<std::string, std::string>& versions) {
             self.Prepare({.kind = kind,
                           .command = command,
                           .environment = environment,
-                          .directory = directory});
+                          .directory = directory,
+                          .versions = versions});
           },
-          "kind"_a, "command"_a, "environment"_a, "directory"_a)
+          "kind"_a, "command"_a, "environment"_a, "directory"_a, "versions"_a)
       .def(
           "submit",
           [](Context& self, const std::string& kind, const nb::sequence& parts, const Holds& shards,
@@ -208,7 +210,7 @@ void BindNursery(nb::module_& m) {
                            "orca.init_orca_context");
              new (self) runtime::Nursery(UniqueFd(*fd));
            })
-      .def("ready", &runtime::Nursery::Ready, "threads"_a)
+      .def("ready", &runtime::Nursery::Ready, "threads"_a, "versions"_a)
       .def("next", &runtime::Nursery::Next, nb::call_guard<nb::gil_scoped_release>())
       .def("forked", &runtime::Nursery::Forked, "worker"_a, "pid"_a);
 }

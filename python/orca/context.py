@@ -172,6 +172,7 @@ class _Context:
                 self._worker.nursery_command(),
                 self._worker.nursery_environment(frameworks),
                 str(Path.cwd()),
+                self._worker.versions(),
             )
             self._kinds.add(kind)
         return kind

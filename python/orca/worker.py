@@ -56,7 +56,7 @@ def main() -> NoReturn:
     importlib.import_module("cloudpickle")
     for name, value in json.loads(os.environ["ORCA_BEFORE"]).items():
         _set_variable(name, value)
-    nursery.ready(_threads())
+    nursery.ready(_threads(), versions())
     gc.collect()
     gc.freeze()
     while (birth := nursery.next()) is not None:
@@ -269,6 +269,15 @@ def _set_variable(name: str, value: str | None) -> None:
 def _sendable(text: str) -> str:
     """Without lone surrogates, which UTF-8 cannot have."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def versions() -> dict[str, str]:
+    """What a driver and its workers must have in common: pickles and byte code are of one version."""
+    found = {"Python": "{}.{}".format(*sys.version_info)}
+    for name in context.FRAMEWORKS:
+        if name in sys.modules:
+            found[name] = str(sys.modules[name].__version__)
+    return found
 
 
 def nursery_environment(frameworks: list[str]) -> dict[str, str]:

@@ -95,6 +95,9 @@ class GroupCommunicator final : public Communicator {
   int world() const override { return topology_.world(); }
   const std::shared_ptr<Arena>& arena() const override { return arena_; }
   std::uint64_t sequence() const override { return sequence_.load(std::memory_order_relaxed); }
+  std::chrono::nanoseconds waited() const override {
+    return local_->slept() + (mesh_ ? mesh_->slept() : std::chrono::nanoseconds(0));
+  }
 
   std::string Describe() const override {
     const char* how = topology_.hosts() == 1                   ? "shared memory"

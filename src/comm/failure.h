@@ -1,7 +1,9 @@
 // Why a group ended.
 #pragma once
 
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -25,6 +27,20 @@ Failure FirstCause(const Failure& echo, const std::function<std::optional<Failur
 std::chrono::milliseconds NewsGrace(std::chrono::milliseconds peer_timeout);
 /// How often a rank gives a sign of life, if silence for `peer_timeout` means that it is lost.
 std::chrono::milliseconds BeatInterval(std::chrono::milliseconds peer_timeout);
+
+/// Time that is added up by one thread and read by any.
+class SleepTime {
+ public:
+  void operator+=(std::chrono::nanoseconds more) {
+    total_.store(total_.load(std::memory_order_relaxed) + more.count(), std::memory_order_relaxed);
+  }
+  std::chrono::nanoseconds load() const {
+    return std::chrono::nanoseconds(total_.load(std::memory_order_relaxed));
+  }
+
+ private:
+  std::atomic<std::int64_t> total_ = 0;
+};
 
 /// Is told of a long wait; see CommOptions::on_long_wait.
 using LongWaitReport =

@@ -300,10 +300,14 @@ void LocalGroup::WaitAsleep(const std::function<bool(int)>& reached) {
     return true;
   };
   struct Sleeper {
-    explicit Sleeper(std::atomic<std::uint32_t>& count) : count_(count) { count_.fetch_add(1); }
-    ~Sleeper() { count_.fetch_sub(1); }
-    std::atomic<std::uint32_t>& count_;
-  } sleeper(header_->sleepers);
+    explicit Sleeper(LocalGroup& group) : group_(group) { group_.header_->sleepers.fetch_add(1); }
+    ~Sleeper() {
+      group_.header_->sleepers.fetch_sub(1);
+      group_.slept_ += Clock::now() - since_;
+    }
+    LocalGroup& group_;
+    const Clock::time_point since_ = Clock::now();
+  } sleeper(*this);
   FullFence();
   const std::uint32_t bell_before = header_->doorbell.load();
   // A missed bell is possible only where ranks spin; see Wait.

@@ -96,6 +96,8 @@ class LocalGroup {
   void Abort(const Failure& failure);
   /// The failure that ended the group, if any.
   std::optional<Failure> failure() const;
+  /// For how long calls of this rank have slept, waiting for others. Any thread.
+  std::chrono::nanoseconds slept() const { return slept_.load(); }
   /// Says that this rank will not enter another collective.
   void Leave();
 
@@ -125,6 +127,7 @@ class LocalGroup {
       segments_;  // of the peers' arenas, mapped when first used
 
   std::vector<std::byte*> buffers_;  // what PeerBuffers returns
+  SleepTime slept_;
 
   // The collective under way.
   std::uint64_t sequence_ = 0;

@@ -295,7 +295,9 @@ void Mesh::ProgressUntil(Done done) {
 void Mesh::Sleep(std::chrono::milliseconds limit) {
   std::vector<pollfd> fds{{.fd = wake_.get(), .events = POLLIN, .revents = 0}};
   for (const auto& [rank, entry] : peers_) entry->AppendPollFds(fds);
+  const auto since = Clock::now();
   ::poll(fds.data(), fds.size(), static_cast<int>(limit.count()));
+  slept_ += Clock::now() - since;
   if (fds.front().revents != 0) {
     std::uint64_t count = 0;
     [[maybe_unused]] const auto got = ::read(wake_.get(), &count, sizeof(count));

@@ -65,6 +65,8 @@ class Mesh {
   void Wait(int peer, std::uint64_t number);
   /// Moves data until everything that was posted is sent and received.
   void Flush();
+  /// For how long calls of this rank have slept, waiting for others. Any thread.
+  std::chrono::nanoseconds slept() const { return slept_.load(); }
 
  private:
   class Peer;
@@ -81,6 +83,7 @@ class Mesh {
   MeshOptions options_;
   std::map<int, std::unique_ptr<Peer>> peers_;
   UniqueFd wake_;
+  SleepTime slept_;
 
   // The collective under way.
   std::uint64_t sequence_ = 0;

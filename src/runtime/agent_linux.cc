@@ -285,9 +285,10 @@ void Agent::HandleNursery(const std::string& kind) {
         for (const std::uint64_t id : nursery.unborn)
           if (const auto found = workers_.find(id); found != workers_.end())
             found->second.heard = Clock::now();
-        driver_->Send(
-            {.head = {
-                 {"op", "nursery"}, {"kind", kind}, {"threads", message->head.at("threads")}}});
+        driver_->Send({.head = {{"op", "nursery"},
+                                {"kind", kind},
+                                {"threads", message->head.at("threads")},
+                                {"versions", message->head.at("versions")}}});
       } else if (op == "forked") {
         const auto id = message->head.at("worker").get<std::uint64_t>();
         std::erase(nursery.unborn, id);
@@ -643,6 +644,7 @@ void Agent::TellOutput(const Worker* worker, const std::string& kind, int stream
   }
   driver_->Send({.head = {{"op", "output"},
                           {"kind", kind},
+                          {"worker", worker == nullptr ? 0 : worker->id},
                           {"rank", worker == nullptr ? -1 : worker->rank},
                           {"stream", stream},
                           {"text", std::move(text)}}});

@@ -87,6 +87,7 @@ class Controller {
     std::uint64_t call = 0;  // 0: idle
     int rank = -1;
     Loop::Clock::time_point idle_since = {};
+    std::deque<std::string> last_lines = {};
     std::shared_ptr<Group> group = {};  // the last one that it belonged to
   };
 
@@ -97,7 +98,7 @@ class Controller {
   void HandleAgent(Node& node);
   void Hear(Node& node, Message message);
   void HearHello(Node& node, const Json& head);
-  void AgentLost(Node& node, const std::string& why);
+  void AgentLost(Node& node, const std::string& why, bool killed = false);
   void WatchForSilence();
   void ReapAgents();
   void WakeToSend();
@@ -120,6 +121,10 @@ class Controller {
   void FailFetches(int lost_node, const std::string& why);
   void HearDone(const Node& node, Message message);
   void HearFailed(Message message);
+  void HearPace(const Json& head);
+  void HearNursery(const Node& node, const Json& head);
+  void HearOutput(const Json& head);
+  void RefuseKind(const std::string& kind, const std::string& why);
   void HearExited(Message message);
   void WorkerLost(std::uint64_t id, Cause cause);
   void AddCause(const std::shared_ptr<Job>& job, Cause cause);
@@ -170,6 +175,7 @@ class Controller {
   std::map<std::uint64_t, int> shard_holds_;    // of such a driver
   std::multimap<std::uint64_t, int> fetching_;  // shards, and the nodes that want them
   std::string lost_;                            // why no node is left
+  std::map<std::string, std::string> refused_;  // why workers of a kind cannot be used
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;

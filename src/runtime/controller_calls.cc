@@ -56,8 +56,9 @@ std::shared_ptr<Run> Controller::Submit(RunSpec spec) {
   }
   // Here and now: waking the loop for it would take longer than a short call.
   const std::lock_guard lock(state_mutex_);
-  if (!lost_.empty()) {
-    job->End({}, RunFailure{.text = lost_});
+  const auto refused = refused_.find(job->spec.kind);
+  if (!lost_.empty() || refused != refused_.end()) {
+    job->End({}, RunFailure{.text = lost_.empty() ? refused->second : lost_});
     return job;
   }
   jobs_[job->call] = job;
@@ -91,6 +92,7 @@ void Controller::Begin(const std::shared_ptr<Job>& job) {
   const auto world = static_cast<std::size_t>(job->spec.workers);
   job->running.clear();
   job->causes.clear();
+  job->paces.clear();
   job->concluding = false;
   job->again = false;
   job->gathered.assign(world, {});
@@ -107,6 +109,7 @@ void Controller::Begin(const std::shared_ptr<Job>& job) {
     Worker& worker = workers_.at(job->members[rank]);
     worker.call = job->call;
     worker.rank = static_cast<int>(rank);
+    worker.last_lines.clear();
     job->running.insert(static_cast<int>(rank));
     members[worker.node].push_back({rank, worker.id});
   }
@@ -253,6 +256,58 @@ void Controller::HearFailed(Message message) {
                  .traceback = head.value("traceback", ""),
                  .parcel = std::move(message.parcel)});
   RankEnded(job, rank);
+}
+
+// Workers of a kind cannot do what the program wants: its calls end.
+void Controller::RefuseKind(const std::string& kind, const std::string& why) {
+  if (!refused_.emplace(kind, why).second) return;
+  Note("refused", -1, why);
+  std::vector<std::shared_ptr<Job>> ending;
+  for (const auto& [call, job] : jobs_)
+    if (job->spec.kind == kind) ending.push_back(job);
+  for (const auto& job : ending) {
+    job->End({}, RunFailure{.text = why});
+    if (const auto waits = std::ranges::find(waiting_, job); waits != waiting_.end()) {
+      waiting_.erase(waits);
+      jobs_.erase(job->call);
+    } else {
+      CancelOthers(*job, why);
+    }
+  }
+}
+
+// F09: a rank that all others wait for is named, once a call.
+void Controller::HearPace(const Json& head) {
+  constexpr std::uint64_t kEnoughSteps = 10;
+  constexpr double kMuch = 0.5;
+  constexpr double kLittle = 0.2;
+  const auto job = FindJob(head.at("call").get<std::uint64_t>());
+  if (!job || job->told_pace) return;
+  const Job::Pace now{.time = Loop::Clock::now(),
+                      .sequence = head.at("sequence").get<std::uint64_t>(),
+                      .waited = head.at("waited").get<double>()};
+  job->paces.emplace(head.at("rank").get<int>(), std::pair(now, now)).first->second.second = now;
+  if (job->paces.size() < job->members.size()) return;
+  std::vector<std::pair<double, int>> shares;  // of its time that a rank waited
+  double seconds = 0;
+  for (const auto& [rank, pace] : job->paces) {
+    const auto& [first, last] = pace;
+    if (last.sequence < first.sequence + kEnoughSteps) return;
+    seconds = std::chrono::duration<double>(last.time - first.time).count();
+    shares.emplace_back((last.waited - first.waited) / seconds, rank);
+  }
+  std::ranges::sort(shares);
+  const auto [least, slow] = shares[0];
+  const double others = shares[1].first;
+  if (others < kMuch || least > kLittle) return;
+  job->told_pace = true;
+  const Worker& worker = workers_.at(job->members[static_cast<std::size_t>(slow)]);
+  Tell({.level = 30,
+        .text = fmt::format("rank {} ({}, process {}) is slower than the others: of {:.1f} s they "
+                            "waited {:.0f} % for it in collectives, it waited {:.0f} % for them; "
+                            "look at what it does outside of them: its data, its computations, its "
+                            "cores",
+                            slow, HostOf(worker), worker.pid, seconds, 100 * others, 100 * least)});
 }
 
 void Controller::HearExited(Message message) {
@@ -425,6 +480,15 @@ RunFailure Controller::Describe(const Job& job) const {
   failure.text = line(first);
   if (!first.last_lines.empty()) failure.text += "; its last lines:\n" + first.last_lines;
   for (std::size_t i = 1; i < sorted.size(); ++i) failure.others.push_back(line(*sorted[i]));
+  // F15: it waited for somebody; who has not ended may be the one that did not come.
+  for (const int rank : job.running) {
+    if (!first.echo) break;
+    const Worker& worker = workers_.at(job.members[static_cast<std::size_t>(rank)]);
+    failure.text +=
+        fmt::format("; rank {} ({}, process {}) still runs", rank, HostOf(worker), worker.pid);
+    if (worker.last_lines.empty()) continue;
+    failure.text += fmt::format(" and printed last:\n{}", fmt::join(worker.last_lines, "\n"));
+  }
   return failure;
 }
 

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
+#include <sstream>
 #include <utility>
 
 #include "orca/core/error.h"
@@ -32,6 +33,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kStopWait(5000);
 constexpr milliseconds kJoinReport(10'000);
 constexpr std::size_t kMaxEvents = 100'000;
+constexpr std::size_t kLastLines = 3;
 
 // "orca" lies beside the library, as in a wheel and in the build tree, or in the bin of its prefix.
 std::string FindAgent(const std::string& wanted) {
@@ -264,6 +266,7 @@ void Controller::Stop() {
 // An agent whose connection is closed stops, whatever it is at.
 void Controller::ReapAgents() {
   const Deadline deadline = Deadline::After(kStopWait);
+  const Deadline last_chance = Deadline::After(2 * kStopWait);
   std::vector<pid_t> agents;
   for (const auto& node : nodes_)
     if (node->pid > 0) agents.push_back(node->pid);
@@ -274,11 +277,9 @@ void Controller::ReapAgents() {
     for (;;) {
       const pid_t ended = ::waitpid(pid, &status, WNOHANG);
       if (ended == pid || (ended < 0 && errno == ECHILD)) break;
-      if (deadline.Passed()) {
-        ::kill(pid, SIGKILL);
-        ::waitpid(pid, &status, 0);
-        break;
-      }
+      if (deadline.Passed()) ::kill(pid, SIGKILL);
+      // One that the kernel does not let go is left to whoever adopts it.
+      if (last_chance.Passed()) break;
       std::this_thread::sleep_for(milliseconds(1));
     }
   }
@@ -360,15 +361,16 @@ void Controller::HandleAgent(Node& node) {
 }
 
 // Its workers are gone, or will be before anybody listens to them again.
-void Controller::AgentLost(Node& node, const std::string& why) {
+void Controller::AgentLost(Node& node, const std::string& why, bool killed) {
   if (node.lost) return;
   node.lost = true;
   loop_.Forget(node.link->fd());
   std::string how = why;
+  // What does not end now is waited for when the context stops.
   for (int tries = 0; node.pid > 0 && tries < 100; ++tries) {
     int status = 0;
     if (::waitpid(node.pid, &status, WNOHANG) == node.pid) {
-      how = DescribeExit(status);
+      if (!killed) how = DescribeExit(status);
       node.pid = -1;
     } else {
       std::this_thread::sleep_for(milliseconds(1));
@@ -420,10 +422,8 @@ void Controller::WatchForSilence() {
     if (node->pid > 0) {
       how += fmt::format(" (the process was {}) and was killed", ProcessState(node->pid));
       ::kill(node->pid, SIGKILL);
-      ::waitpid(node->pid, nullptr, 0);
-      node->pid = -1;
     }
-    AgentLost(*node, how);
+    AgentLost(*node, how, true);
   }
   loop_.At(now + options_.silence / 5, [this] {
     const std::lock_guard lock(state_mutex_);
@@ -460,10 +460,9 @@ void Controller::Hear(Node& node, Message message) {
   } else if (op == "exited") {
     HearExited(std::move(message));
   } else if (op == "output") {
-    Tell({.kind = Event::Kind::kOutput,
-          .rank = message.head.at("rank").get<int>(),
-          .stream = message.head.at("stream").get<int>(),
-          .text = message.head.at("text").get<std::string>()});
+    HearOutput(message.head);
+  } else if (op == "pace") {
+    HearPace(message.head);
   } else if (op == "log") {
     Tell({.kind = Event::Kind::kLog,
           .rank = message.head.at("rank").get<int>(),
@@ -483,14 +482,43 @@ void Controller::Hear(Node& node, Message message) {
     Note("worker", found->second.rank, found->second.kind,
          {{"worker", static_cast<double>(found->first)}, {"pid", found->second.pid}});
   } else if (op == "nursery") {
-    const int threads = message.head.at("threads").get<int>();
-    if (threads > 1)
-      Tell({.text = fmt::format("the nursery {} has {} threads; a fork there may hang: set "
-                                "OMP_NUM_THREADS=1 and import less before orca",
-                                message.head.at("kind").get<std::string>(), threads)});
+    HearNursery(node, message.head);
   } else if (op == "hello") {
     HearHello(node, message.head);
   }
+}
+
+void Controller::HearNursery(const Node& node, const Json& head) {
+  const auto kind = head.at("kind").get<std::string>();
+  const int threads = head.at("threads").get<int>();
+  if (threads > 1)
+    Tell({.text = fmt::format("the nursery {} has {} threads; a fork there may hang: set "
+                              "OMP_NUM_THREADS=1 and import less before orca",
+                              kind, threads)});
+  for (const auto& [name, wanted] : nurseries_.at(kind).versions) {
+    const std::string has = head.at("versions").value(name, "none");
+    if (has != wanted)
+      RefuseKind(kind, fmt::format("the workers on {} have {} {}, this program has {}; install the "
+                                   "same on both",
+                                   node.host, name, has, wanted));
+  }
+}
+
+void Controller::HearOutput(const Json& head) {
+  const auto text = head.at("text").get<std::string>();
+  const auto worker = workers_.find(head.at("worker").get<std::uint64_t>());
+  if (worker != workers_.end()) {
+    auto& lines = worker->second.last_lines;
+    std::istringstream stream(text);
+    for (std::string line; std::getline(stream, line);) {
+      lines.push_back(Shortened(line, 200));
+      if (lines.size() > kLastLines) lines.pop_front();
+    }
+  }
+  Tell({.kind = Event::Kind::kOutput,
+        .rank = head.at("rank").get<int>(),
+        .stream = head.at("stream").get<int>(),
+        .text = text});
 }
 
 // --- events

@@ -60,6 +60,14 @@ class Controller::Job final : public Run {
   std::vector<std::uint64_t> sequences;
   std::set<int> running;  // ranks that have not ended
   std::vector<Cause> causes;
+  /// How far a rank was at some time.
+  struct Pace {
+    Loop::Clock::time_point time;
+    std::uint64_t sequence = 0;
+    double waited = 0;  // seconds, in collectives
+  };
+  std::map<int, std::pair<Pace, Pace>> paces;  // of each rank: the first, and the last
+  bool told_pace = false;
   bool concluding = false;
   bool noted = true;   // in the log
   bool again = false;  // begin anew when all ranks have ended

@@ -57,8 +57,8 @@ std::optional<int> Nursery::InheritedFd() {
 Nursery::Nursery(UniqueFd agent) : state_(std::make_unique<State>(std::move(agent))) {}
 Nursery::~Nursery() = default;
 
-void Nursery::Ready(int threads) {
-  state_->agent.Send({.head = {{"op", "ready"}, {"threads", threads}}});
+void Nursery::Ready(int threads, const std::map<std::string, std::string>& versions) {
+  state_->agent.Send({.head = {{"op", "ready"}, {"threads", threads}, {"versions", versions}}});
 }
 
 std::optional<Birth> Nursery::Next() {

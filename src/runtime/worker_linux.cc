@@ -123,7 +123,21 @@ struct Worker::State {
 
   void Beat() {
     Tell({.head = {{"op", "beat"}}});
+    TellPace();
     loop.At(Loop::Clock::now() + beat, [this] { Beat(); });
+  }
+
+  /// How far the running task is, so that the driver can tell who keeps the others waiting.
+  void TellPace() {
+    Json pace = {{"op", "pace"}};
+    {
+      const std::lock_guard lock(mutex);
+      if (!current || !communicator || current->task.world < 2) return;
+      pace["call"] = current->task.call;
+      pace["sequence"] = communicator->sequence();
+      pace["waited"] = std::chrono::duration<double>(communicator->waited()).count();
+    }
+    Tell({.head = std::move(pace)});
   }
 
   void Handle() {

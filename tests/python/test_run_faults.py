@@ -308,3 +308,45 @@ def test_the_nursery_dies_while_it_makes_workers() -> None:
         os.kill(nursery_of(os.getpid()), signal.SIGKILL)
         assert len(future.result(30)) == 6
     assert is_alive(agent)
+
+
+# --- who keeps the others waiting
+
+
+def test_a_slow_rank_is_named_while_it_runs(caplog: pytest.LogCaptureFixture) -> None:
+    """F09: no failure, but a report that says who the others wait for."""
+
+    def steps() -> None:
+        for _ in range(60):
+            time.sleep(0.03 if orca.rank() == 1 else 0.001)
+            orca.barrier()
+
+    orca.run(steps, workers=2)
+    wait_until(lambda: "is slower than the others" in caplog.text, 5, "the report is there")
+    assert f"rank 1 ({os.uname().nodename}, process " in caplog.text
+    caplog.clear()
+
+    def even() -> None:
+        for _ in range(60):
+            time.sleep(0.02)
+            orca.barrier()
+
+    orca.run(even, workers=2)
+    assert "slower" not in caplog.text
+
+
+def test_a_rank_that_does_not_come_is_shown_with_its_last_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """F15"""
+    monkeypatch.setenv("ORCA_CONNECT_TIMEOUT", "1")
+
+    def meet() -> None:
+        if orca.rank() == 2:
+            print("reading the data of 1999")
+            time.sleep(30)
+        orca.barrier()
+
+    text = str(fails(meet, workers=3))  # a group that is not there yet
+    assert "rank 2" in text
+    assert "still runs and printed last:\nreading the data of 1999" in text

@@ -464,3 +464,31 @@ def test_the_usual_limits_hold(tmp_path: Path) -> None:
     assert 4 < took["F05"] < 6
     assert took["F34"] < 1
     assert took["restart"] < 3
+
+
+def test_workers_of_another_version_are_refused_and_both_are_named(tmp_path: Path) -> None:
+    """F38"""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text("import sys; sys.version_info = (3, 9, 1)")
+    program = tmp_path / "python"
+    program.write_text(f'#!/bin/sh\nPYTHONPATH="{site}" exec "{sys.executable}" "$@"\n')
+    program.chmod(0o755)
+    os.environ["ORCA_PYTHON"] = str(program)
+
+    def version_error(workers: int) -> str:
+        with pytest.raises(WorkerFailedError) as caught:
+            orca.run(lambda: 1, workers=workers)
+        return str(caught.value)
+
+    try:
+        orca.init_orca_context("local", cores=2)
+        begin = time.monotonic()
+        text = version_error(2)
+        assert time.monotonic() - begin < 30
+        here = "{}.{}".format(*sys.version_info)
+        assert f"have Python 3.9, this program has {here}; install the same on both" in text
+        assert "have Python 3.9" in version_error(1)
+    finally:
+        del os.environ["ORCA_PYTHON"]
+        orca.stop_orca_context()

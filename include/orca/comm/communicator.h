@@ -223,6 +223,8 @@ class ORCA_API Communicator {
   virtual void Abort(const std::string& reason) = 0;
   /// Number of collectives that this rank has begun.
   virtual std::uint64_t sequence() const = 0;
+  /// For how long this rank's collectives have slept because others were not there yet. Any thread.
+  virtual std::chrono::nanoseconds waited() const = 0;
 
   void Barrier() { Run(Collective::Barrier()); }
   void AllReduce(Bytes data, DType dtype, ReduceOp reduce = ReduceOp::kSum) {

@@ -41,6 +41,7 @@ struct NurserySpec {
   std::vector<std::string> command;
   std::map<std::string, std::string> environment;
   std::string directory;
+  std::map<std::string, std::string> versions;  ///< That it must have, too, by name.
 };
 
 enum class OnFailure {

@@ -4,8 +4,10 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "orca/core/export.h"
 #include "orca/core/unique_fd.h"
@@ -34,8 +36,9 @@ class ORCA_API Nursery {
   explicit Nursery(UniqueFd agent);
   ~Nursery();
 
-  /// Says that workers can be forked; `threads` is how many this process has.
-  void Ready(int threads);
+  /// Says that workers can be forked; `threads` is how many this process has, `versions` what it
+  /// has imported, by name.
+  void Ready(int threads, const std::map<std::string, std::string>& versions = {});
   /// Waits for the next worker to fork; nothing when the agent has gone: leave.
   std::optional<Birth> Next();
   /// In the parent, after the fork.
