@@ -12,7 +12,7 @@ case $preset in
   # Line numbers are enough for a sanitizer's stacks, and this compiles in less than half the time.
   *) options=(-DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1 -DNDEBUG") ;;
 esac
-[[ $preset == fuzz ]] && options+=(-DCMAKE_CXX_COMPILER="$(clang_tool clang++)")
+[[ $preset == asan || $preset == fuzz ]] && options+=(-DCMAKE_CXX_COMPILER="$(clang_tool clang++)")
 
 cd "$ROOT"
 key=$(cat CMakePresets.json versions/*.txt tools/build.sh | sha256sum | cut -c 1-16)

@@ -138,8 +138,6 @@ def stages(mode: str) -> list[Stage]:
         ctest("asan"),
         build("tsan"),
         ctest("tsan"),
-        build("fuzz"),
-        ctest("fuzz"),
     ]
 
 
