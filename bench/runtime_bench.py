@@ -135,7 +135,7 @@ def bench_warm(ray: str) -> None:
     if not ray:
         sys.exit("a warm call has no peer without Ray; give --ray PYTHON")
     ours, peer = [], []
-    for _ in range(3):
+    for _ in range(5):
         ours.append(answers([sys.executable, "-c", ORCA_CALLS])[0])
         peer.append(answers([ray, "-c", RAY_CALLS])[0])
     report("call-ray", ours, peer)

@@ -83,10 +83,16 @@ class Buffers {
 
 Parcel Pack(const nb::sequence& parts) { return Buffers(parts).Pack(); }
 
-// Arrays of bytes that keep the parcel.
+// Arrays of bytes that keep the parcel; of a short one copies, which are made faster. All can be
+// written: so can the arrays that pickles make of them.
 nb::list Unpack(const Parcel& parcel) {
   nb::list parts;
   for (const auto part : parcel.Parts()) {
+    if (parcel.fd() < 0) {
+      parts.append(nb::steal(PyByteArray_FromStringAndSize(
+          reinterpret_cast<const char*>(part.data()), static_cast<Py_ssize_t>(part.size()))));
+      continue;
+    }
     auto owner = std::make_unique<Parcel>(parcel);
     const nb::capsule capsule(owner.release(), [](void* pointer) noexcept {
       const std::unique_ptr<Parcel> last(static_cast<Parcel*>(pointer));

@@ -91,7 +91,7 @@ def run(
     try:
         while not call.wait(_LOOK):
             pass
-    except BaseException:
+    except BaseException:  # An interrupt.
         call.cancel("it was interrupted")
         # The functions tidy up, and what does not stop is killed. A second interrupt ends this wait.
         while not call.wait(_LOOK):

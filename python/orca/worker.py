@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import functools
 import gc
 import importlib
 import io
@@ -99,7 +100,12 @@ def _live(birth: Any) -> NoReturn:
 def _adapters() -> list[ModuleType]:
     """What the worker has to do with the frameworks that are loaded here, by whomever."""
     names = [name for name in context.FRAMEWORKS if name in sys.modules]
-    return [importlib.import_module(f"orca.adapters.{name}.worker") for name in names]
+    return [_adapter(name) for name in names]
+
+
+@functools.cache
+def _adapter(name: str) -> ModuleType:
+    return importlib.import_module(f"orca.adapters.{name}.worker")
 
 
 def _set_blas_threads(threads: int) -> None:
@@ -254,7 +260,7 @@ class _Worker:
 
 def _directory() -> str | None:
     try:
-        return str(Path.cwd())
+        return os.getcwd()  # noqa: PTH109 - every call asks, and a Path takes ten times as long.
     except OSError:  # Somebody removed it.
         return None
 
