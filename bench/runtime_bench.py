@@ -120,7 +120,7 @@ def bench_cold(folder: Path, ray: str) -> None:
     if ray:
         commands["ray"] = [ray, str(scripts["ray"])]
     times: dict[str, list[float]] = {name: [] for name in commands}
-    for turn in range(-1, 3):
+    for turn in range(-1, 5):
         for name, command in commands.items():
             seconds = timed(command)
             if turn >= 0:

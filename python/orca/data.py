@@ -214,7 +214,7 @@ class Shard:
     Example:
         >>> import numpy as np
         >>> shard = Shard({"x": np.arange(3.0), "name": ["a", "b", None]})
-        >>> len(shard), shard.view()["x"].sum(), shard.view()["name"][1]
+        >>> len(shard), float(shard.view()["x"].sum()), shard.view()["name"][1]
         (3, 3.0, 'b')
     """
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import checks_collectives as checks
-from launcher import RankPool
+from launcher import RankError, RankPool
 
 CONTRACT: list[Callable[[], Any]] = [
     checks.all_reduce,
@@ -56,6 +56,13 @@ PLACES: dict[str, tuple[int, list[dict[str, Any]]]] = {
 
 @cache
 def on_gloo(pool: RankPool, check: Callable[[], Any], world: int) -> dict[int, Any]:
+    for _ in range(2):
+        try:
+            return pool.run(check, "gloo", world)
+        except RankError as error:
+            # gloo's own ranks sometimes close a connection that another one is just making.
+            if "connectFullMesh" not in str(error):
+                raise
     return pool.run(check, "gloo", world)
 
 

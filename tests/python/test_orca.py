@@ -50,6 +50,7 @@ def test_a_mismatch_is_told_to_both(pool: RankPool, kind: str) -> None:
         assert "rank 1" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["blocking", "monitored", "started"])
 def test_a_barrier_names_the_missing_rank(pool: RankPool, kind: str) -> None:
     told = pool.run(checks.barrier_names_the_missing, "orca", 2, kind=kind)

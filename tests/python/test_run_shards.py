@@ -94,6 +94,7 @@ def test_what_workers_return_is_not_copied(context: None) -> None:
     assert sums == [[0, 10_000, 20_000]] * 2
 
 
+@pytest.mark.slow
 def test_memory_is_used_again(context: None) -> None:
     for _ in range(20):
         shard = Shard(np.zeros(100_000))
@@ -103,6 +104,7 @@ def test_memory_is_used_again(context: None) -> None:
     assert shard_files()["orca"] <= 4
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_takes_nothing_with_it(context: None) -> None:
     """F01, O5"""
     shard = Shard(np.arange(1000))
@@ -120,6 +122,7 @@ def test_a_worker_that_dies_takes_nothing_with_it(context: None) -> None:
     assert shard_files()["orca"] <= 8
 
 
+@pytest.mark.slow
 def test_a_future_keeps_the_shards_of_its_call(context: None) -> None:
     shard = Shard(np.arange(1000))
 
@@ -135,6 +138,7 @@ def test_a_future_keeps_the_shards_of_its_call(context: None) -> None:
     assert future.result(30) == [999 * 500] * 2
 
 
+@pytest.mark.slow
 def test_memory_beyond_the_limit_is_refused_by_name() -> None:
     """F07"""
     with orca.init_orca_context("local", cores=1, memory="64m"):
@@ -143,6 +147,7 @@ def test_memory_beyond_the_limit_is_refused_by_name() -> None:
         Shard(np.zeros(1 << 20, np.uint8))
 
 
+@pytest.mark.slow
 def test_a_shard_outlives_its_context() -> None:
     with orca.init_orca_context("local", cores=1):
         mine = Shard(np.arange(10))

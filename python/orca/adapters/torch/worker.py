@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 
 import torch
-
-
-def preload_more() -> None:
-    """Imports what the first optimizer of a process would import, which takes a second."""
-    importlib.import_module("torch._dynamo")
 
 
 def begin(threads: int) -> None:
