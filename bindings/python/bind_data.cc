@@ -395,7 +395,7 @@ void BindData(nb::module_& m) {
   nb::class_<PyLoader>(m, "BatchLoader")
       .def("steps", &PyLoader::steps)
       .def("next", &PyLoader::Next);
-  nb::class_<ShardHome>(m, "ShardHome");
+  const nb::class_<ShardHome> homes(m, "ShardHome");
   m.def("shard_shelf", []() -> std::shared_ptr<ShardHome> { return data::ShardShelf::Create(); });
   nb::class_<ShardHold>(m, "ShardHold")
       .def_static(

@@ -267,6 +267,7 @@ void BindWorker(nb::module_& m) {
              }
              return WrapCommunicator(std::move(group));
            })
+      .def("report", &Worker::Report, "step"_a, "metrics"_a)
       .def("log", &Worker::Log, "logger"_a, "level"_a, "text"_a);
 }
 

@@ -220,6 +220,7 @@ class Shard:
 
     def __init__(self, data: Any) -> None:
         home = _home()
+        self._native: Any = None  # opened when it is first needed
         if hasattr(data, "__arrow_c_array__") or hasattr(data, "__arrow_c_stream__"):
             self._native = _core.Shard.from_arrow(home, *_record_batch(data))
             names = [name for name, _, _ in self._native.describe()]

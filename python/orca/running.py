@@ -36,6 +36,7 @@ __all__ = [
     "rank",
     "reduce",
     "reduce_scatter",
+    "report",
     "run",
     "submit",
     "world_size",
@@ -260,6 +261,24 @@ def local_rank() -> int:
 def local_world_size() -> int:
     """How many workers of this machine run the function."""
     return 1 if _task is None else int(_task.local_world)
+
+
+def report(step: int, **metrics: float) -> None:
+    """Notes how far the function is, and what it measured, in the run's log; see ``orca logs``.
+
+    At most ten a second are kept of a rank, and the last one in any case. Outside of a function of
+    ``orca.run`` it does nothing.
+
+    Args:
+        step: The number of the step.
+        **metrics: What was measured, by name.
+
+    Example:
+        >>> import orca
+        >>> orca.report(1, loss=0.7)
+    """
+    if _task is not None:
+        _native.report(step, {name: float(value) for name, value in metrics.items()})
 
 
 def communicator() -> Communicator:

@@ -27,9 +27,8 @@ constexpr std::size_t kPage = 4096;
 constexpr std::size_t kParallelFrom = std::size_t{8} << 20;
 // More do not make the memory faster.
 constexpr std::size_t kMaxThreads = 8;
-#ifndef MADV_COLLAPSE
-constexpr int MADV_COLLAPSE = 25;  // Linux 6.1
-#endif
+// MADV_COLLAPSE, which not all headers have yet.
+constexpr int kCollapse = 25;
 
 std::byte* AlignUp(std::byte* address) {
   const auto number = reinterpret_cast<std::uintptr_t>(address);
@@ -104,7 +103,7 @@ class Filling {
     const std::byte nothing{0};
     for (std::size_t i = 0; i < huge_.size(); ++i)
       if (Fill({std::span(&nothing, 1), i * kHuge}) != 0) return;
-    const bool taken = ::madvise(mapped_, huge_.size() * kHuge, MADV_COLLAPSE) == 0;
+    const bool taken = ::madvise(mapped_, huge_.size() * kHuge, kCollapse) == 0;
     huge_.assign(huge_.size(), taken);
   }
 

@@ -461,6 +461,10 @@ void Controller::Hear(Node& node, Message message) {
     HearExited(std::move(message));
   } else if (op == "output") {
     HearOutput(message.head);
+  } else if (op == "step") {
+    auto numbers = message.head.at("metrics").get<std::map<std::string, double>>();
+    numbers["step"] = message.head.at("step").get<double>();
+    Note("step", message.head.at("rank").get<int>(), "", std::move(numbers));
   } else if (op == "pace") {
     HearPace(message.head);
   } else if (op == "log") {

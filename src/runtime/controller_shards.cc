@@ -60,7 +60,9 @@ void Controller::SendAboutShards(const Message& message) {
 // What nobody can ask for any more need not be kept by those who once did.
 void Controller::CountHold(std::uint64_t shard, int change) {
   if (!own_shards_) return;
-  if ((shard_holds_[shard] += change) > 0) return;
+  int& holds = shard_holds_[shard];
+  holds += change;
+  if (holds > 0) return;
   shard_holds_.erase(shard);
   const Json forget = {{"op", "forget"}, {"id", shard}};
   for (const auto& node : nodes_)

@@ -132,6 +132,10 @@ const std::shared_ptr<data::ShardHome>& Shards() {
 }
 comm::Communicator& Group() { return the_task ? *the_worker->Communicator() : Alone(); }
 
+void Report(std::uint64_t step, const std::map<std::string, double>& metrics) {
+  if (the_task) the_worker->Report(step, metrics);
+}
+
 RunError::RunError(runtime::RunFailure failure)
     : Error(failure.cancelled ? Code::kAborted : Code::kPeerLost, failure.text),
       failure_(std::move(failure)) {}

@@ -193,14 +193,32 @@ struct Worker::State {
     if (link.wants_write()) loop.Post([] {});  // the loop sends the rest
   }
 
+  void Report(Json step) {
+    constexpr std::chrono::milliseconds kBetween(100);
+    {
+      const std::lock_guard lock(mutex);
+      const auto now = Loop::Clock::now();
+      if (now - reported < kBetween) {
+        unreported = std::move(step);
+        return;
+      }
+      reported = now;
+      unreported = nullptr;
+    }
+    Tell({.head = std::move(step)});
+  }
+
   void End(Json head, Parcel parcel) {
+    Json last;
     {
       const std::lock_guard lock(mutex);
       head["call"] = current->task.call;
       head["sequence"] = communicator ? communicator->sequence() : 0;
       if (cancelled) communicator.reset();
       current.reset();
+      last = std::exchange(unreported, nullptr);
     }
+    if (!last.is_null()) Tell({.head = std::move(last)});
     Tell({.head = std::move(head), .parcel = std::move(parcel)});
   }
 
@@ -214,6 +232,8 @@ struct Worker::State {
   std::deque<Received> tasks;
   std::optional<Received> current;
   bool cancelled = false;
+  Loop::Clock::time_point reported = {};
+  Json unreported;  // the last step, when it came too soon after the one before
   std::atomic<bool> leaving = false;
   std::function<void()> interrupt;
   std::shared_ptr<comm::Communicator> communicator;
@@ -339,6 +359,10 @@ std::shared_ptr<comm::Communicator> Worker::Communicator() {
   state_->communicator = group;
   state_->connected = {now.meeting, now.task.world};
   return group;
+}
+
+void Worker::Report(std::uint64_t step, const std::map<std::string, double>& metrics) {
+  state_->Report({{"op", "step"}, {"step", step}, {"metrics", metrics}});
 }
 
 void Worker::Log(const std::string& logger, int level, const std::string& text) {

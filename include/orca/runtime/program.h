@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -43,6 +44,10 @@ ORCA_API int Rank();
 ORCA_API int WorldSize();
 ORCA_API int LocalRank();
 ORCA_API comm::Communicator& Group();
+
+/// How far a function is, and what it measured, for the run's log ("orca logs"); outside of Run it
+/// says nothing. At most ten a second are kept, and the last one in any case.
+ORCA_API void Report(std::uint64_t step, const std::map<std::string, double>& metrics = {});
 
 /// How a function is run; see runtime::RunSpec.
 struct RunOptions {

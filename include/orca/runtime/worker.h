@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -76,6 +77,9 @@ class ORCA_API Worker {
   /// The shards of this node. Any thread.
   const std::shared_ptr<data::ShardHome>& shards() const;
 
+  /// How far the task is, and what it measured, for the run's log: at most ten a second, and the
+  /// last one in any case. Any thread.
+  void Report(std::uint64_t step, const std::map<std::string, double>& metrics);
   /// A line for the user with a level (debug, info, warning, error), as from Python's logging. Any
   /// thread.
   void Log(const std::string& logger, int level, const std::string& text);

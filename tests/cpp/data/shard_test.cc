@@ -22,7 +22,6 @@
 namespace orca::data {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 /// A column as plain values: what a shard has to give back.

@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "orca/core/host.h"
+#include "orca/runtime/event_log.h"
 #include "runtime/process.h"
 #include "testing/seed.h"
 
@@ -92,6 +93,13 @@ void LateOn(int rank, int time) {
   Group().Barrier();
   if (Rank() == rank) Sleep(time);
   Group().Barrier();
+}
+
+void ReportSteps(int count) {
+  for (int step = 1; step <= count; ++step) {
+    Report(static_cast<std::uint64_t>(step), {{"loss", 1.0 / step}});
+    Sleep(1);
+  }
 }
 
 void Print(std::string text) { std::printf("%s %d\n", text.c_str(), Rank()); }
@@ -445,6 +453,30 @@ TEST(ProgramAloneTest, OutsideOfRunAProgramIsAGroupOfOne) {
   EXPECT_EQ(Rank(), 0);
   EXPECT_EQ(WorldSize(), 1);
   EXPECT_EQ(Reduced(3), 1.0F);
+}
+
+TEST_F(ProgramTest, StepsAreInTheLogTenASecondAndTheLastOne) {
+  Start(2);
+  constexpr int kSteps = 300;
+  const auto begin = std::chrono::steady_clock::now();
+  orca::Run(*context_, {.workers = 2}, ReportSteps, kSteps);
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  Report(1);  // outside of a run
+  runtime::EventReader reader(runtime::ListRuns().back().path / "events.log");
+  std::map<int, std::vector<double>> steps;
+  while (const auto record = reader.Next()) {
+    if (record->what != "step") continue;
+    EXPECT_DOUBLE_EQ(record->numbers.at("loss"), 1.0 / record->numbers.at("step"));
+    steps[record->rank].push_back(record->numbers.at("step"));
+  }
+  ASSERT_EQ(steps.size(), 2U);
+  for (const auto& [rank, seen] : steps) {
+    EXPECT_TRUE(std::ranges::is_sorted(seen));
+    EXPECT_EQ(seen.front(), 1);
+    EXPECT_EQ(seen.back(), kSteps);
+    EXPECT_LE(static_cast<double>(seen.size()), 10 * seconds + 2);
+  }
 }
 
 TEST_F(ProgramTest, ShardsTravelByNumber) {
