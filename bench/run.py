@@ -55,6 +55,7 @@ GOALS = {
     ),
     "cold-torchrun": ("a program with an empty run of 2 workers and torch, against torchrun", 1.3),
     "cold-ray": ("... against Ray Train's TorchTrainer", 6),
+    "cold-limit": ("... against two imports of torch, one after the other", None),
     "second-torchrun": ("a second run of 2 workers in the same context, against torchrun", 80),
     "call-ray": ("a call on one warm worker, against a task on a warm Ray actor", 3),
     "shard-fresh": ("64 MiB into a new shard, fresh pages, against ray.put", 1.8),
