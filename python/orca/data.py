@@ -21,9 +21,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from orca import pickles
 from orca._native import _core
 from orca.errors import FailedPreconditionError, InvalidArgumentError
-from orca.pickles import carried
 from orca.running import shard_home
 
 __all__ = ["ArrayStore", "Float32", "Shard", "Texts"]
@@ -187,7 +187,7 @@ _shelves: dict[int, Any] = {}  # by process: a forked child has one of its own
 
 def _home() -> Any:
     """The agent's, in a driver with a context and in its workers; else this process's own."""
-    home = shard_home()
+    home = pickles.home() or shard_home()
     if home is None:
         if os.getpid() not in _shelves:
             _shelves.clear()
@@ -248,6 +248,13 @@ class Shard:
             self._native = self._hold.open()
         return self._native
 
+    def _move_to(self, home: Any) -> bool:
+        if self._hold.lives_in(home):
+            return False
+        self._native = self._open().copy_to(home)
+        self._hold = self._native.hold
+        return True
+
     def __len__(self) -> int:
         return int(self._open().rows)
 
@@ -273,13 +280,10 @@ class Shard:
         return self._open().to_arrow()
 
     def __reduce__(self) -> Any:
-        shards = carried()
+        shards = pickles.carried()
         if shards is None:  # To a file, or to a process that knows nothing of this one's memory.
             return Shard, (self.view(),)
-        home = _home()
-        if not self._hold.lives_in(home):
-            self._native = self._open().copy_to(home)
-            self._hold = self._native.hold
+        self._move_to(_home())
         shards.append(self._hold)
         return _receive, (self._structure, self._names, self._hold.id)
 
@@ -295,9 +299,24 @@ def _record_batch(data: Any) -> tuple[Any, Any]:
         pyarrow = importlib.import_module("pyarrow")
         table = pyarrow.table(data).combine_chunks()
         batches = table.to_batches()
+        if len(batches) > 1:  # More than 2 GiB of text have short offsets only in parts.
+            batches = _with_long_offsets(pyarrow, table).combine_chunks().to_batches()
         data = batches[0] if batches else pyarrow.RecordBatch.from_pylist([], table.schema)
+        if data.num_rows != table.num_rows:
+            raise InvalidArgumentError(
+                f"the {table.num_rows} rows do not fit into one record batch; put them in parts"
+            )
     schema, array = data.__arrow_c_array__()
     return schema, array
+
+
+def _with_long_offsets(pyarrow: Any, table: Any) -> Any:
+    long = {
+        pyarrow.string(): pyarrow.large_string(),
+        pyarrow.binary(): pyarrow.large_binary(),
+    }
+    fields = [field.with_type(long.get(field.type, field.type)) for field in table.schema]
+    return table.cast(pyarrow.schema(fields))
 
 
 def _refuse_missing(native: Any, framework: str) -> None:
@@ -344,6 +363,12 @@ class ArrayStore:
         return 0 if self._native is None else int(self._native.rows())
 
     def __reduce__(self) -> Any:
+        if pickles.carried() is not None:
+            moved = [shard._move_to(_home()) for shard in self._shards]
+            if any(moved):  # The memory from before is not needed any more.
+                self._native = _core.ArrayStore.of(self._shards[0]._open())
+                for shard in self._shards:
+                    self._native.add(shard._open())
         return _store, (self._shards,)
 
     @property

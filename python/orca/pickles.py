@@ -9,6 +9,7 @@ Example:
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pickle
 import threading
@@ -21,7 +22,7 @@ from orca.errors import InvalidArgumentError, OrcaError
 _DEEPEST = 20
 
 
-_packing = threading.local()  # .shards: what the pickle of this thread names, while it is made
+_packing = threading.local()  # .shards and .home, while this thread packs or unpacks
 
 
 def carried() -> list[Any] | None:
@@ -32,18 +33,36 @@ def carried() -> list[Any] | None:
     return getattr(_packing, "shards", None)
 
 
-def dumps(value: Any, names: Sequence[str] = ("the result",)) -> tuple[list[Any], list[Any]]:
+def home() -> Any:
+    """Where the shards of what is being packed or unpacked live; None outside of that."""
+    return getattr(_packing, "home", None)
+
+
+@contextlib.contextmanager
+def _between(home: Any, shards: list[Any] | None) -> Iterator[None]:
+    before = getattr(_packing, "home", None), carried()
+    _packing.home, _packing.shards = home, shards
+    try:
+        yield
+    finally:
+        _packing.home, _packing.shards = before
+
+
+def dumps(
+    value: Any, names: Sequence[str] = ("the result",), home: Any = None
+) -> tuple[list[Any], list[Any]]:
     """A pickle and the buffers that lie beside it; and the shards that it names.
 
     Args:
         value: Anything that cloudpickle packs.
         names: What messages call the value; more than one: its items.
+        home: Where both sides find its shards.
 
     Raises:
         InvalidArgumentError: Something in ``value`` belongs to this process; names it.
     """
     try:
-        return _pack(value)
+        return _pack(value, home)
     except OrcaError:
         raise
     except Exception as error:
@@ -54,21 +73,19 @@ def dumps(value: Any, names: Sequence[str] = ("the result",)) -> tuple[list[Any]
         ) from error
 
 
-def loads(parts: Sequence[Any]) -> Any:
+def loads(parts: Sequence[Any], home: Any = None) -> Any:
     """The value that ``dumps`` packed."""
-    return pickle.loads(parts[0], buffers=parts[1:])
+    with _between(home, None):
+        return pickle.loads(parts[0], buffers=parts[1:])
 
 
-def _pack(value: Any) -> tuple[list[Any], list[Any]]:
+def _pack(value: Any, home: Any = None) -> tuple[list[Any], list[Any]]:
     import cloudpickle
 
     buffers: list[pickle.PickleBuffer] = []
     shards: list[Any] = []
-    outer, _packing.shards = carried(), shards
-    try:
+    with _between(home, shards):
         pickled = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-    finally:
-        _packing.shards = outer
     return [pickled, *(buffer.raw() for buffer in buffers)], shards
 
 

@@ -88,7 +88,7 @@ def run(
         [32]
         >>> orca.stop_orca_context()
     """
-    call = _begin(fn, args, kwargs, workers, threads, on_failure, max_restarts)
+    home, call = _begin(fn, args, kwargs, workers, threads, on_failure, max_restarts)
     try:
         while not call.wait(_LOOK):
             pass
@@ -98,7 +98,7 @@ def run(
         while not call.wait(_LOOK):
             pass
         raise
-    return _results(call)
+    return _results(home, call)
 
 
 def submit(
@@ -123,15 +123,15 @@ def submit(
         [4, 4]
         >>> orca.stop_orca_context()
     """
-    return _Future(_begin(fn, args, kwargs, workers, threads, on_failure, max_restarts))
+    return _Future(*_begin(fn, args, kwargs, workers, threads, on_failure, max_restarts))
 
 
 class _Future(concurrent.futures.Future[list[Any]]):
     """Filled by a thread that waits for the call."""
 
-    def __init__(self, call: Any) -> None:
+    def __init__(self, home: Any, call: Any) -> None:
         super().__init__()
-        self._call = call
+        self._home, self._call = home, call
         threading.Thread(target=self._watch, name="orca-submit", daemon=True).start()
 
     def _watch(self) -> None:
@@ -140,7 +140,7 @@ class _Future(concurrent.futures.Future[list[Any]]):
         if not self.set_running_or_notify_cancel():
             return
         try:
-            self.set_result(_results(self._call))
+            self.set_result(_results(self._home, self._call))
         except BaseException as error:
             self.set_exception(error)
 
@@ -163,7 +163,8 @@ def _begin(
     threads: int | None,
     on_failure: str,
     max_restarts: int,
-) -> Any:
+) -> tuple[Any, Any]:
+    """The home of the call's shards, and the call."""
     _check(fn, args, kwargs, on_failure, max_restarts)
     for name, value in (("workers", workers), ("threads", threads)):
         if value is not None and (not _is_whole(value) or value < 1):
@@ -171,8 +172,10 @@ def _begin(
                 f"{name} {value!r} is not positive; give a whole number from 1, or leave it out"
             )
     context = current_context()
-    parts, shards = dumps((fn, tuple(args), dict(kwargs or {})), names=("fn", "args", "kwargs"))
-    return context.native.submit(
+    home = context.native.shards
+    whole = (fn, tuple(args), dict(kwargs or {}))
+    parts, shards = dumps(whole, names=("fn", "args", "kwargs"), home=home)
+    return home, context.native.submit(
         context.kind(),
         [context.setting(), *parts],
         shards,
@@ -210,10 +213,10 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _results(call: Any) -> list[Any]:
+def _results(home: Any, call: Any) -> list[Any]:
     if (failure := call.failure()) is not None:
         raise WorkerFailedError(**failure)
-    return [loads(parts) for parts in call.results()]
+    return [loads(parts, home) for parts in call.results()]
 
 
 # --- where a function runs

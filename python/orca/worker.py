@@ -38,7 +38,7 @@ from orca.errors import (
     UnavailableError,
     WaitTimeoutError,
 )
-from orca.pickles import dumps
+from orca.pickles import dumps, loads
 
 _INTERRUPT = signal.SIGUSR2
 # What may only be the consequence of another rank's end.
@@ -177,12 +177,12 @@ class _Worker:
         try:
             self._inside = True
             self._interrupt(0, None)  # Before this line a signal does nothing.
-            function, args, kwargs = pickle.loads(call, buffers=buffers)
+            function, args, kwargs = loads([call, *buffers], self._native.shards)
             result = function(*args, **kwargs)
         finally:
             self._inside = False
             self._clean_up()
-        return dumps(result)
+        return dumps(result, home=self._native.shards)
 
     def _clean_up(self) -> None:
         for stream in (sys.stdout, sys.stderr):

@@ -72,6 +72,7 @@ std::vector<std::string> CgroupFolders(const std::string& controller) {
 }
 
 std::atomic<std::uint64_t> fork_count{0};
+std::atomic<std::uint64_t> child_count{0};
 
 }  // namespace
 
@@ -199,6 +200,12 @@ std::uint64_t ForkCount() {
   [[maybe_unused]] static const int registered = ::pthread_atfork(
       nullptr, nullptr, [] { fork_count.fetch_add(1, std::memory_order_relaxed); });
   return fork_count.load(std::memory_order_relaxed);
+}
+
+std::uint64_t ChildCount() {
+  [[maybe_unused]] static const int registered = ::pthread_atfork(
+      nullptr, [] { child_count.fetch_add(1, std::memory_order_relaxed); }, nullptr);
+  return child_count.load(std::memory_order_relaxed);
 }
 
 std::string HumanBytes(std::size_t bytes) {

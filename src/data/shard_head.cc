@@ -26,6 +26,7 @@ constexpr std::size_t kAlign = 64;
 // Half of what can be addressed, and a quarter of that: as float32 a row of bytes is four times as
 // large.
 constexpr std::size_t kMaxBytes = std::numeric_limits<std::size_t>::max() / 8;
+constexpr std::size_t kMaxRowDimensions = 63;  // numpy has 64, and one is for the rows
 constexpr std::size_t kMaxHead = std::size_t{64} << 20;
 
 std::uint64_t Aligned(std::uint64_t at) { return (at + kAlign - 1) / kAlign * kAlign; }
@@ -33,6 +34,7 @@ std::uint64_t BitBytes(std::uint64_t rows) { return (rows + 7) / 8; }
 
 // The bytes of a row, or nothing when no memory holds it.
 std::optional<std::size_t> RowBytes(const ColumnSpec& spec) {
+  if (spec.row_shape.size() > kMaxRowDimensions) return std::nullopt;
   std::size_t bytes = SizeOf(spec.dtype);
   for (const std::int64_t extent : spec.row_shape) {
     if (extent < 0) return std::nullopt;
@@ -48,6 +50,11 @@ void CheckSpec(const ColumnSpec& spec) {
     throw Error(
         Code::kInvalidArgument,
         fmt::format("column '{}' has a dimension of {}; give 0 or more", spec.name, extent));
+  }
+  if (spec.row_shape.size() > kMaxRowDimensions) {
+    throw Error(Code::kInvalidArgument,
+                fmt::format("a row of column '{}' has {} dimensions; give {} or fewer", spec.name,
+                            spec.row_shape.size(), kMaxRowDimensions));
   }
   if (RowBytes(spec)) return;
   throw Error(

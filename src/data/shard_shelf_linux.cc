@@ -1,5 +1,7 @@
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <deque>
@@ -46,8 +48,9 @@ class Shelf final : public ShardShelf {
     const std::lock_guard lock(mutex_);
     GiveBackLocked(kFreeAge);
     // The latest: its pages are the likeliest to be in the caches.
-    const auto found = std::find_if(free_.rbegin(), free_.rend(),
-                                    [wanted](const Free& free) { return Fits(free.size, wanted); });
+    const auto found = std::find_if(free_.rbegin(), free_.rend(), [&](const Free& free) {
+      return Fits(free.size, wanted) && (limit_ == 0 || held_ + free.size <= limit_);
+    });
     Entry entry;
     entry.holds = 1;
     if (found != free_.rend()) {
@@ -56,6 +59,7 @@ class Shelf final : public ShardShelf {
       free_.erase(std::next(found).base());
       free_bytes_ -= entry.size;
     } else {
+      CheckDescriptors();
       CheckRoom(wanted);
       entry.fd = MakeMemoryFile("orca-shard", wanted);
       entry.size = wanted;
@@ -88,17 +92,18 @@ class Shelf final : public ShardShelf {
     if (const auto found = entries_.find(id); found != entries_.end()) ++found->second.holds;
   }
 
-  void Drop(std::uint64_t id) noexcept override {
+  void Drop(std::uint64_t id, Reuse reuse) noexcept override {
     if (ForkCount() != forks_) return;
     try {
       const std::lock_guard lock(mutex_);
       const auto found = entries_.find(id);
-      if (found == entries_.end() || --found->second.holds > 0) return;
+      if (found == entries_.end()) return;
+      if (reuse == Reuse::kNo) found->second.reusable = false;
+      if (--found->second.holds > 0) return;
       Entry entry = std::move(found->second);
       entries_.erase(found);
       held_ -= entry.size;
-      // What another home made stays with it.
-      if (entry.adopted) return;
+      if (!entry.reusable) return;
       free_bytes_ += entry.size;
       free_.push_back({std::move(entry.fd), entry.size, Clock::now()});
       while (free_bytes_ > FreeLimit()) GiveBackFirst();
@@ -115,7 +120,7 @@ class Shelf final : public ShardShelf {
       return;
     }
     held_ += size;
-    entries_.emplace(id, Entry{.fd = std::move(fd), .size = size, .holds = 1, .adopted = true});
+    entries_.emplace(id, Entry{.fd = std::move(fd), .size = size, .holds = 1, .reusable = false});
   }
 
   bool Has(std::uint64_t id) const override {
@@ -138,7 +143,7 @@ class Shelf final : public ShardShelf {
     UniqueFd fd;
     std::size_t size = 0;
     std::size_t holds = 0;
-    bool adopted = false;
+    bool reusable = true;
   };
   struct Free {
     UniqueFd fd;
@@ -165,6 +170,21 @@ class Shelf final : public ShardShelf {
 
   void GiveBackLocked(std::chrono::milliseconds age) {
     while (!free_.empty() && Clock::now() - free_.front().since >= age) GiveBackFirst();
+  }
+
+  // A process without descriptors cannot even say so.
+  void CheckDescriptors() {
+    constexpr std::size_t kSpare = 128;
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+    if (entries_.size() + free_.size() + kSpare < limit.rlim_cur) return;
+    while (!free_.empty()) GiveBackFirst();
+    if (entries_.size() + kSpare < limit.rlim_cur) return;
+    throw Error(
+        Code::kResourceExhausted,
+        fmt::format("{} shards are as many as the limit of {} open files allows; put larger "
+                    "ones, or raise it with 'ulimit -n'",
+                    entries_.size(), limit.rlim_cur));
   }
 
   void CheckRoom(std::size_t bytes) {

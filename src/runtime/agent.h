@@ -77,11 +77,11 @@ class Agent {
   void AskForWorker(Nursery& nursery, Worker& worker);
   void HandleWorker(std::uint64_t id);
   void LoseLink(Worker& worker);
-  void WorkerDied(std::uint64_t id, const std::string& how);
+  void WorkerDied(std::uint64_t id, const std::string& how, std::size_t peak = 0);
   void CancelCall(std::uint64_t call, const std::string& reason);
   void KillWorker(Worker& worker, const std::string& fate);
   void Reap();
-  void HandleExit(pid_t pid, int status);
+  void HandleExit(pid_t pid, int status, std::size_t peak);
   void KillOrphans();
   void WatchForSilence();
   void WatchPipe(Pipe& pipe, int stream, std::function<Worker*()> owner, std::string kind);

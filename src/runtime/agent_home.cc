@@ -28,14 +28,14 @@ data::ShardMemory AgentHome::New(std::size_t bytes) {
 
 data::ShardMemory AgentHome::Open(std::uint64_t id) { return Ask({{"op", "open"}, {"id", id}}); }
 
-void AgentHome::Hold(std::uint64_t id) noexcept { Tell("hold", id); }
-void AgentHome::Drop(std::uint64_t id) noexcept { Tell("drop", id); }
+void AgentHome::Hold(std::uint64_t id) noexcept { Tell("hold", id, data::Reuse::kYes); }
+void AgentHome::Drop(std::uint64_t id, data::Reuse reuse) noexcept { Tell("drop", id, reuse); }
 
-void AgentHome::Tell(const char* op, std::uint64_t id) noexcept {
+void AgentHome::Tell(const char* op, std::uint64_t id, data::Reuse reuse) noexcept {
   if (ForkCount() != forks_) return;
   try {
     const std::shared_lock gate(gate_);
-    if (send_) send_({.head = {{"op", op}, {"id", id}}});
+    if (send_) send_({.head = {{"op", op}, {"id", id}, {"reuse", reuse == data::Reuse::kYes}}});
   } catch (const std::exception& error) {
     Log(LogLevel::kWarning,
         fmt::format("the agent was not told to {} a shard: {}", op, error.what()));

@@ -25,7 +25,7 @@ class AgentHome final : public data::ShardHome {
 
   data::ShardMemory New(std::size_t bytes) override;
   void Hold(std::uint64_t id) noexcept override;
-  void Drop(std::uint64_t id) noexcept override;
+  void Drop(std::uint64_t id, data::Reuse reuse = data::Reuse::kYes) noexcept override;
   data::ShardMemory Open(std::uint64_t id) override;
 
   /// An answer ("granted") of the agent.
@@ -36,7 +36,7 @@ class AgentHome final : public data::ShardHome {
   void Close(const std::string& why);
 
  private:
-  void Tell(const char* op, std::uint64_t id) noexcept;
+  void Tell(const char* op, std::uint64_t id, data::Reuse reuse) noexcept;
   data::ShardMemory Ask(Json request);
 
   const std::function<bool()> cancelled_;

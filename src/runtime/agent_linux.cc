@@ -3,6 +3,7 @@
 #include <netdb.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -88,6 +89,7 @@ Agent::Agent(std::unique_ptr<Link> driver, std::string host)
       shards_([this](NodeShards::Holder to, Message message) { SendTo(to, std::move(message)); }),
       oom_kills_(OomKills()) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  RaiseDescriptorLimit();  // every shard takes one
   sigset_t watched;
   sigemptyset(&watched);
   for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) sigaddset(&watched, signal);
@@ -208,6 +210,17 @@ void Agent::Call(Message message) {
                  {"secret", head.at("secret")}};
     worker.task = std::move(task);
     worker.parcel = message.parcel;
+    if (const auto why = head.find("error"); why != head.end()) {
+      worker.call = 0;
+      driver_->Send({.head = {{"op", "failed"},
+                              {"call", call},
+                              {"rank", rank},
+                              {"worker", id},
+                              {"type", "ResourceExhaustedError"},
+                              {"text", *why},
+                              {"time", Now()}}});
+      continue;
+    }
     worker.link->Send({.head = worker.task, .parcel = worker.parcel});
   }
 }
@@ -300,7 +313,8 @@ void Agent::HandleNursery(const std::string& kind) {
         driver_->Send({.head = {{"op", "started"}, {"worker", id}, {"pid", worker.pid}}});
         if (!worker.fate.empty()) ::kill(-worker.pid, SIGKILL);
       } else if (op == "exited") {
-        HandleExit(message->head.at("pid").get<pid_t>(), message->head.at("status").get<int>());
+        HandleExit(message->head.at("pid").get<pid_t>(), message->head.at("status").get<int>(),
+                   message->head.at("peak").get<std::size_t>());
       }
     }
   } catch (const Error& error) {
@@ -437,7 +451,7 @@ void Agent::KillWorker(Worker& worker, const std::string& fate) {
   if (worker.pid > 0) ::kill(-worker.pid, SIGKILL);
 }
 
-void Agent::WorkerDied(std::uint64_t id, const std::string& how) {
+void Agent::WorkerDied(std::uint64_t id, const std::string& how, std::size_t peak) {
   const auto found = workers_.find(id);
   if (found == workers_.end()) return;
   Worker& worker = found->second;
@@ -450,7 +464,10 @@ void Agent::WorkerDied(std::uint64_t id, const std::string& how) {
   std::string text = worker.fate.empty() ? how : worker.fate;
   const long oom_kills = OomKills();
   if (worker.fate.empty() && oom_kills > oom_kills_ && how.find("SIGKILL") != std::string::npos)
-    text += " by the kernel, because memory ran out (" + AvailableMemory().limit + ")";
+    text += fmt::format(
+        " by the kernel, because memory ran out ({}); it had taken {}, all shards "
+        "of this machine take {}",
+        AvailableMemory().limit, HumanBytes(peak), HumanBytes(shards_.held()));
   oom_kills_ = oom_kills;
   driver_->Send({.head = {{"op", "exited"},
                           {"worker", id},
@@ -530,10 +547,12 @@ void Agent::Reap() {
     }
   }
   int status = 0;
-  for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) HandleExit(pid, status);
+  rusage used{};
+  for (pid_t pid = 0; (pid = ::wait4(-1, &status, WNOHANG, &used)) > 0;)
+    HandleExit(pid, status, std::size_t{1024} * static_cast<std::size_t>(used.ru_maxrss));
 }
 
-void Agent::HandleExit(pid_t pid, int status) {
+void Agent::HandleExit(pid_t pid, int status, std::size_t peak) {
   for (auto& [kind, nursery] : nurseries_) {
     if (nursery.pid != pid) continue;
     NurseryDied(nursery, status);
@@ -541,7 +560,7 @@ void Agent::HandleExit(pid_t pid, int status) {
   }
   for (auto& [id, worker] : workers_) {
     if (worker.pid != pid) continue;
-    WorkerDied(id, DescribeExit(status));
+    WorkerDied(id, DescribeExit(status), peak);
     return;
   }
 }

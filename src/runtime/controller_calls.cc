@@ -222,6 +222,12 @@ std::shared_ptr<Controller::Group> Controller::GroupOf(const std::vector<std::ui
 
 void Controller::HearDone(const Node& node, Message message) {
   auto shards = ResultShards(node, message.head);
+  if (const auto why = message.head.find("error"); why != message.head.end()) {
+    message.head["type"] = "ResourceExhaustedError";
+    message.head["text"] = *why;
+    HearFailed(std::move(message));
+    return;
+  }
   const auto job = FindJob(message.head.at("call").get<std::uint64_t>());
   const int rank = message.head.at("rank").get<int>();
   const auto worker = workers_.find(message.head.at("worker").get<std::uint64_t>());
@@ -282,7 +288,7 @@ void Controller::HearPace(const Json& head) {
   constexpr double kMuch = 0.5;
   constexpr double kLittle = 0.2;
   const auto job = FindJob(head.at("call").get<std::uint64_t>());
-  if (!job || job->told_pace) return;
+  if (!job || job->told_pace || job->ended()) return;
   const Job::Pace now{.time = Loop::Clock::now(),
                       .sequence = head.at("sequence").get<std::uint64_t>(),
                       .waited = head.at("waited").get<double>()};
@@ -300,8 +306,10 @@ void Controller::HearPace(const Json& head) {
   const auto [least, slow] = shares[0];
   const double others = shares[1].first;
   if (others < kMuch || least > kLittle) return;
+  const auto found = workers_.find(job->members[static_cast<std::size_t>(slow)]);
+  if (found == workers_.end()) return;
   job->told_pace = true;
-  const Worker& worker = workers_.at(job->members[static_cast<std::size_t>(slow)]);
+  const Worker& worker = found->second;
   Tell({.level = 30,
         .text = fmt::format("rank {} ({}, process {}) is slower than the others: of {:.1f} s they "
                             "waited {:.0f} % for it in collectives, it waited {:.0f} % for them; "
@@ -483,7 +491,9 @@ RunFailure Controller::Describe(const Job& job) const {
   // F15: it waited for somebody; who has not ended may be the one that did not come.
   for (const int rank : job.running) {
     if (!first.echo) break;
-    const Worker& worker = workers_.at(job.members[static_cast<std::size_t>(rank)]);
+    const auto found = workers_.find(job.members[static_cast<std::size_t>(rank)]);
+    if (found == workers_.end()) continue;
+    const Worker& worker = found->second;
     failure.text +=
         fmt::format("; rank {} ({}, process {}) still runs", rank, HostOf(worker), worker.pid);
     if (worker.last_lines.empty()) continue;

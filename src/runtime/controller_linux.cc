@@ -135,6 +135,10 @@ Controller::Controller(const ContextOptions& options)
     const std::lock_guard lock(state_mutex_);
     lost_ = std::string("the driver cannot go on: ") + error.what();
     FailAll(lost_);
+    home_->Fail(lost_);
+    const std::lock_guard waiting(mutex_);
+    join_error_ = lost_;
+    changed_.notify_all();
   });
   try {
     AwaitAgents();
@@ -355,7 +359,7 @@ void Controller::HandleAgent(Node& node) {
     while (auto message = node.link->Receive()) {
       Hear(node, std::move(*message));
     }
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {  // also of a message that lacks something
     AgentLost(node, error.what());
   }
 }
@@ -412,6 +416,7 @@ void Controller::WatchForSilence() {
   const bool slept = now - last_watch_ > options_.silence;
   last_watch_ = now;
   LetGoOfIdle();
+  if (own_shards_) own_shards_->GiveBack();
   for (const auto& node : nodes_) {
     if (node->lost) continue;
     if (node->remote) node->link->Send({.head = {{"op", "beat"}}});

@@ -23,6 +23,7 @@ struct Message {
   Json head = Json::object();
   Parcel parcel = {};
   std::vector<UniqueFd> fds = {};
+  std::shared_ptr<void> keep = {};  ///< What must live until the message is sent.
 };
 
 /// One end of a connection, driven by a Loop: no call blocks. Messages arrive whole and in order.
@@ -90,9 +91,11 @@ class TcpLink final : public Link {
     std::vector<std::byte> head;
     Parcel parcel;
     std::size_t sent = 0;  // bytes of the parcel
+    std::shared_ptr<void> keep = {};
   };
   void SealNext();
   std::optional<Message> Take(std::span<const std::byte> frame);
+  void MakeRoom(std::size_t size);
 
   UniqueFd socket_;
   net::SealedChannel channel_;
@@ -104,6 +107,7 @@ class TcpLink final : public Link {
   // The message that is arriving.
   Json head_;
   std::optional<Parcel::Builder> parcel_;
+  std::size_t skipped_ = 0;  // bytes of a parcel that there is no memory for
 };
 
 /// Cuts the middle out of a text that is too long for a message.

@@ -39,13 +39,18 @@ bool NodeShards::Handle(Holder from, Message& message) {
     const auto found = mine.find(id);
     if (found == mine.end()) return true;
     if (--found->second == 0) mine.erase(found);
-    shelf_->Drop(id);
+    shelf_->Drop(id, head.value("reuse", true) ? data::Reuse::kYes : data::Reuse::kNo);
   } else if (op == "fetch") {
     Fetch(head);
   } else if (op == "bytes") {
     TakeBytes(message);
   } else if (op == "forget") {
-    shelf_->Drop(head.at("id").get<std::uint64_t>());
+    const auto id = head.at("id").get<std::uint64_t>();
+    if (on_their_way_.contains(id)) {
+      forgotten_.insert(id);
+    } else {
+      shelf_->Drop(id);
+    }
   } else {
     return false;
   }
@@ -101,6 +106,9 @@ void NodeShards::Fetch(const Json& head) {
   try {
     data::ShardMemory memory = shelf_->Open(id);
     answer.parcel = Parcel::FromFd(std::move(memory.fd), memory.size);
+    // Nobody may fill the memory anew while it is on its way.
+    shelf_->Hold(id);
+    answer.keep = std::shared_ptr<void>(nullptr, [shelf = shelf_, id](void*) { shelf->Drop(id); });
   } catch (const Error& error) {
     answer.head["code"] = static_cast<int>(error.code());
     answer.head["error"] = error.what();
@@ -112,22 +120,28 @@ void NodeShards::TakeBytes(Message& message) {
   const auto id = message.head.at("id").get<std::uint64_t>();
   const auto waiting = std::exchange(on_their_way_[id], {});
   on_their_way_.erase(id);
-  const auto why = message.head.find("error");
-  if (why == message.head.end()) {
-    shelf_->Adopt(id, message.parcel.ToFile());
-    // Those that hold it already were counted here only.
-    for (const auto& [holder, shards] : holds_)
-      if (const auto found = shards.find(id); found != shards.end())
-        for (int i = 0; i < found->second; ++i) shelf_->Hold(id);
-  }
-  for (const Opening& opening : waiting) {
-    if (why != message.head.end()) {
-      Refuse(opening.holder, opening.ticket, message.head.at("code").get<int>(),
-             why->get<std::string>());
-    } else {
-      Open(opening.holder, {{"ticket", opening.ticket}, {"id", id}});
+  int code = message.head.value("code", static_cast<int>(Code::kInternal));
+  std::string why = message.head.value("error", "");
+  if (why.empty()) {
+    try {
+      shelf_->Adopt(id, message.parcel.ToFile());
+      // Those that hold it already were counted here only.
+      for (const auto& [holder, shards] : holds_)
+        if (const auto found = shards.find(id); found != shards.end())
+          for (int i = 0; i < found->second; ++i) shelf_->Hold(id);
+    } catch (const Error& error) {
+      code = static_cast<int>(error.code());
+      why = error.what();
     }
   }
+  for (const Opening& opening : waiting) {
+    if (why.empty()) {
+      Open(opening.holder, {{"ticket", opening.ticket}, {"id", id}});
+    } else {
+      Refuse(opening.holder, opening.ticket, code, why);
+    }
+  }
+  if (forgotten_.erase(id) > 0 && why.empty()) shelf_->Drop(id);
 }
 
 void NodeShards::HoldResults(const Message& message) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,6 +39,8 @@ class NodeShards {
   /// The driver holds the shards that a result names.
   void HoldResults(const Message& message);
   void HolderGone(Holder holder);
+  /// Bytes that all shards take.
+  std::size_t held() const { return shelf_->usage().held; }
   /// Gives memory back that has not been used for a while.
   void GiveBack();
 
@@ -58,7 +61,8 @@ class NodeShards {
   std::function<void(Holder, Message)> send_;
   int node_ = 0;
   std::shared_ptr<data::ShardShelf> shelf_;
-  std::map<Holder, std::map<std::uint64_t, int>> holds_;        // by shard
+  std::map<Holder, std::map<std::uint64_t, int>> holds_;  // by shard
+  std::set<std::uint64_t> forgotten_;  // nobody needs them any more, and they are on their way
   std::map<std::uint64_t, std::vector<Opening>> on_their_way_;  // who waits for a shard
 };
 

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -40,8 +41,13 @@ struct Nursery::State {
     while (::read(children.get(), &info, sizeof info) == sizeof info) {
     }
     int status = 0;
-    for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;)
-      agent.Send({.head = {{"op", "exited"}, {"pid", pid}, {"status", status}}});
+    rusage used{};
+    for (pid_t pid = 0; (pid = ::wait4(-1, &status, WNOHANG, &used)) > 0;)
+      agent.Send(
+          {.head = {{"op", "exited"},
+                    {"pid", pid},
+                    {"status", status},
+                    {"peak", std::size_t{1024} * static_cast<std::size_t>(used.ru_maxrss)}}});
   }
 
   UnixLink agent;

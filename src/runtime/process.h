@@ -29,6 +29,8 @@ pid_t StartBound(const Program& program, const UniqueFd& link, const UniqueFd& o
 
 /// "was killed by signal 9 (SIGKILL)", "left with exit code 3".
 std::string DescribeExit(int wait_status);
+/// As many open files as this process may have; what it starts has the limit from before.
+void RaiseDescriptorLimit();
 
 /// Processes that this one has to reap: its children, and orphans of those if it is a subreaper.
 std::vector<pid_t> Children();

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <spawn.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,6 +21,7 @@ namespace orca::runtime {
 namespace {
 
 constexpr int kLinkFd = 3;
+rlimit limit_before{};  // of open files; nothing while this process has not raised it
 
 /// The texts of a program as exec wants them.
 class Texts {
@@ -102,6 +104,7 @@ pid_t StartBound(const Program& program, const UniqueFd& link, const UniqueFd& o
   if (pid > 0) return pid;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(127);
+  if (limit_before.rlim_cur != 0) ::setrlimit(RLIMIT_NOFILE, &limit_before);
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -119,6 +122,12 @@ pid_t StartBound(const Program& program, const UniqueFd& link, const UniqueFd& o
       fmt::format("cannot start {}: {}\n", program.command.at(0), std::strerror(errno));
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
   ::_exit(127);
+}
+
+void RaiseDescriptorLimit() {
+  if (limit_before.rlim_cur != 0 || ::getrlimit(RLIMIT_NOFILE, &limit_before) != 0) return;
+  const rlimit most{.rlim_cur = limit_before.rlim_max, .rlim_max = limit_before.rlim_max};
+  ::setrlimit(RLIMIT_NOFILE, &most);
 }
 
 std::string DescribeExit(int wait_status) {

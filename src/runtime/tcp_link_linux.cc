@@ -18,6 +18,7 @@ constexpr std::byte kHead{'H'};
 constexpr std::byte kPiece{'P'};
 constexpr std::size_t kPieceBytes = std::size_t{48} << 10;
 constexpr int kFramesAtATime = 128;
+constexpr int kReadsAtATime = 128;
 constexpr std::size_t kLongestFrame = std::size_t{256} << 10;
 
 [[noreturn]] void ThrowLost(const std::string& why) {
@@ -35,7 +36,7 @@ TcpLink::TcpLink(UniqueFd socket, const net::SessionKeys& keys, net::SealedChann
 void TcpLink::Send(Message message) {
   if (!message.fds.empty())
     throw Error(Code::kInternal, "descriptors cannot travel to another host");
-  Outgoing outgoing{.parcel = std::move(message.parcel)};
+  Outgoing outgoing{.parcel = std::move(message.parcel), .keep = std::move(message.keep)};
   if (outgoing.parcel.size() > 0) message.head["parcel"] = outgoing.parcel.size();
   std::vector<std::uint8_t> head;
   Json::to_msgpack(message.head, head);
@@ -88,9 +89,10 @@ void TcpLink::Flush() {
 }
 
 std::optional<Message> TcpLink::Receive() {
-  for (;;) {
+  for (int reads = 0;; ++reads) {
     while (const auto frame = channel_.Next())
       if (auto message = Take(*frame)) return message;
+    if (reads == kReadsAtATime) return std::nullopt;  // others wait for the same loop
     std::array<std::byte, 65536> buffer;
     const ssize_t got = ::recv(socket_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (got < 0 && errno == EINTR) continue;
@@ -101,25 +103,42 @@ std::optional<Message> TcpLink::Receive() {
   }
 }
 
+// Without memory for its parcel a message says so, and the connection lives on.
+void TcpLink::MakeRoom(std::size_t size) {
+  try {
+    parcel_.emplace(size);
+  } catch (const Error& error) {
+    head_["error"] = error.what();
+    head_["code"] = static_cast<int>(error.code());
+    skipped_ = size;
+  }
+}
+
 // A message is whole when its parcel is.
 std::optional<Message> TcpLink::Take(std::span<const std::byte> frame) {
   if (frame.empty()) ThrowLost("it brought an empty frame");
   const auto rest = frame.subspan(1);
   if (frame[0] == kPiece) {
-    if (!parcel_) ThrowLost("it brought a piece of nothing");
-    parcel_->Append(rest);
+    if (skipped_ > 0) {
+      if (rest.size() > skipped_) ThrowLost("it brought more than it announced");
+      skipped_ -= rest.size();
+    } else if (parcel_) {
+      parcel_->Append(rest);
+    } else {
+      ThrowLost("it brought a piece of nothing");
+    }
   } else {
     const auto* text = reinterpret_cast<const std::uint8_t*>(rest.data());
-    if (parcel_) ThrowLost("it brought a message inside another");
+    if (parcel_ || skipped_ > 0) ThrowLost("it brought a message inside another");
     head_ = Json::from_msgpack(text, text + rest.size(), true, false);
     if (!head_.is_object()) ThrowLost("it brought something that is no message");
     if (const auto size = head_.find("parcel"); size != head_.end()) {
       if (!size->is_number_unsigned()) ThrowLost("it brought a parcel without a size");
-      parcel_.emplace(size->get<std::size_t>());
-      head_.erase(size);
+      MakeRoom(size->get<std::size_t>());
+      head_.erase("parcel");
     }
   }
-  if (parcel_ && !parcel_->complete()) return std::nullopt;
+  if (skipped_ > 0 || (parcel_ && !parcel_->complete())) return std::nullopt;
   Message message{.head = std::move(head_)};
   if (parcel_) message.parcel = parcel_->Take();
   parcel_.reset();

@@ -33,3 +33,13 @@ def test_functions_run_on_workers():
     assert "pi is about 3.14" in done.stdout
     assert "say 2 workers" in done.stdout
     assert "[rank 1] I threw 500000 darts" in done.stdout
+
+
+def test_workers_share_their_data():
+    done = run(
+        *(sys.executable, ROOT / "examples/shards.py", "--workers", 2, "--rows", 100_000),
+        env=clean_environment(),
+        timeout=60,
+    )
+    assert "100000 rows in 2 shards" in done.stdout
+    assert "y = 1.00 a + -2.00 b + 0.50 c + 3.00" in done.stdout

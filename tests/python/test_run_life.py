@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -290,6 +291,7 @@ def test_a_worker_killed_for_memory_is_told_apart(
     )
     assert done.stdout.startswith("1 rank 1 ("), done.stdout + done.stderr
     assert "killed by signal 9 (SIGKILL) by the kernel, because memory ran out" in done.stdout
+    assert re.search(r"it had taken \d+\.\d MiB, all shards of this machine take 0", done.stdout)
     assert "cgroup" in done.stdout
 
 

@@ -64,6 +64,22 @@ def test_workers_read_what_the_driver_put(context: None) -> None:
     assert orca.run(lambda: read(shard), workers=2) == [expected] * 2
 
 
+@pytest.mark.slow
+def test_a_context_inside_of_a_worker_has_shards_of_its_own(context: None) -> None:
+    outer = [Shard(np.full(100, i)) for i in range(5)]
+
+    def inside() -> tuple[int, int, Shard]:
+        with orca.init_orca_context("local", cores=1):
+            made = orca.run(lambda: Shard(np.full(100, 77)), workers=1)[0]
+            seen = orca.run(lambda: int(outer[1].view().sum()), workers=1)[0]
+            return int(made.view().sum()), seen, made
+
+    made, seen, shard = orca.run(inside, workers=1)[0]
+    assert (made, seen) == (7700, 100)
+    assert shard.view().sum() == 7700
+    assert outer[4].view().sum() == 400
+
+
 def test_a_store_that_was_there_before_the_context_moves_into_it() -> None:
     store = ArrayStore()
     for part in np.array_split(np.arange(1000), 4):

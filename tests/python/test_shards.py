@@ -70,6 +70,18 @@ def test_rows_come_back_as_they_were(seed: int) -> None:
         assert rows_of(again.view()[f"c{i}"]) == plain
 
 
+def test_no_rows_are_a_shard_too() -> None:
+    data = {"x": np.zeros((0, 3)), "m": np.ma.MaskedArray([], []), "t": np.array([], object)}
+    shard = Shard(data)
+    assert len(shard) == 0
+    assert shard.view()["x"].shape == (0, 3)
+    assert list(shard.view()["t"]) == []
+    assert pa.record_batch(shard).num_rows == 0
+    assert list(shard_store(shard).batches(3)) == []
+    mixed = shard_store(Shard(np.zeros((0, 2))), Shard(np.ones((4, 2))), Shard(np.zeros((0, 2))))
+    assert [len(batch) for batch in mixed.batches(3)] == [3, 1]
+
+
 def shard_store(*shards: Shard) -> ArrayStore:
     store = ArrayStore()
     for shard in shards:
@@ -205,6 +217,40 @@ def test_a_forked_child_has_memory_of_its_own() -> None:
         os._exit(0 if right else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert mine.view().sum() == 4999 * 2500
+
+
+def test_what_a_forked_child_reads_is_not_used_again() -> None:
+    """F27: the parent lets go of the shard, and puts another one of the same size."""
+    shard = Shard(np.arange(500_000))
+    ready, go = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.read(ready, 1)
+        os._exit(0 if shard.view().sum() == 499_999 * 250_000 else 1)
+    del shard
+    gc.collect()
+    others = [Shard(np.zeros(500_000, np.int64)) for _ in range(3)]
+    os.write(go, b"x")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert not others[0].view().any()
+    os.close(ready)
+    os.close(go)
+
+
+def test_a_row_has_no_more_dimensions_than_numpy_has() -> None:
+    kind = pa.fixed_shape_tensor(pa.int8(), [1] * 70)
+    rows = pa.ExtensionArray.from_storage(kind, pa.array([[1]], pa.list_(pa.int8(), 1)))
+    with pytest.raises(InvalidArgumentError, match="70 dimensions; give 63 or fewer"):
+        Shard(pa.table({"x": rows}))
+
+
+@pytest.mark.slow
+def test_more_than_two_gigabytes_of_text_lose_no_row() -> None:
+    text = "x" * (1 << 20)
+    chunk = pa.array([text] * 700, pa.string())
+    shard = Shard(pa.table({"t": pa.chunked_array([chunk] * 3)}))
+    assert len(shard) == 2100
+    assert shard.view()["t"][2099] == text
 
 
 @pytest.mark.slow

@@ -43,6 +43,8 @@ ORCA_API std::string DescribeLimitError(int error);
 /// Rises in a child each time this process is forked, so that an object can tell that it crossed a
 /// fork.
 ORCA_API std::uint64_t ForkCount();
+/// Rises in this process each time it has forked a child: one that may still look at its memory.
+ORCA_API std::uint64_t ChildCount();
 
 /// "1.5 GiB".
 ORCA_API std::string HumanBytes(std::size_t bytes);

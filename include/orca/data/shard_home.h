@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "orca/core/export.h"
+#include "orca/core/host.h"
 #include "orca/core/unique_fd.h"
 
 namespace orca::data {
@@ -18,6 +19,9 @@ struct ShardMemory {
   UniqueFd fd;
   std::size_t size = 0;  ///< At least what was asked for.
 };
+
+/// Whether memory may be used again. Not when a child that the holder forked may still read it.
+enum class Reuse { kYes, kNo };
 
 /// Owns the memory of shards, and uses it again when nobody holds a shard any more. Any thread may
 /// use it.
@@ -31,7 +35,7 @@ class ORCA_API ShardHome : public std::enable_shared_from_this<ShardHome> {
   /// was no such shard.
   virtual void Hold(std::uint64_t id) noexcept = 0;
   /// Ends one hold. Never waits, never throws.
-  virtual void Drop(std::uint64_t id) noexcept = 0;
+  virtual void Drop(std::uint64_t id, Reuse reuse = Reuse::kYes) noexcept = 0;
   /// A shard that the caller holds, for reading only. Throws kInvalidArgument when there is none of
   /// that number.
   virtual ShardMemory Open(std::uint64_t id) = 0;
@@ -51,7 +55,7 @@ class ORCA_API ShardHold : public std::enable_shared_from_this<ShardHold> {
   }
   ShardHold(const ShardHold&) = delete;
   ShardHold& operator=(const ShardHold&) = delete;
-  ~ShardHold() { home_->Drop(id_); }
+  ~ShardHold() { home_->Drop(id_, ChildCount() == children_ ? Reuse::kYes : Reuse::kNo); }
 
   std::uint64_t id() const { return id_; }
   const std::shared_ptr<ShardHome>& home() const { return home_; }
@@ -61,6 +65,7 @@ class ORCA_API ShardHold : public std::enable_shared_from_this<ShardHold> {
 
   std::shared_ptr<ShardHome> home_;
   std::uint64_t id_;
+  std::uint64_t children_ = ChildCount();
 };
 
 /// A home in this process, and in no child that it forks. The numbers of its shards begin behind

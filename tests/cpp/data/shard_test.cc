@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -333,6 +334,25 @@ TEST(ShardShelfTest, RefusesWhatGoesBeyondItsLimitAndNamesIt) {
   }
   EXPECT_EQ(shelf->usage().shards, 1U);
   EXPECT_THROW(shelf->Open(77), Error);
+}
+
+// F17: every shard is an open file.
+TEST(ShardShelfTest, RefusesMoreShardsThanFilesMayBeOpen) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few{.rlim_cur = 200, .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+  const auto shelf = ShardShelf::Create();
+  std::vector<std::shared_ptr<const Shard>> held;
+  try {
+    for (int i = 0; i < 300; ++i) held.push_back(PutText(shelf, "text"));
+    ADD_FAILURE() << "300 shards had room";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kResourceExhausted);
+    EXPECT_THAT(error.what(), HasSubstr("ulimit -n"));
+  }
+  EXPECT_GT(held.size(), 50U);
+  ::setrlimit(RLIMIT_NOFILE, &before);
 }
 
 // F07: what was promised and is not written yet counts.
