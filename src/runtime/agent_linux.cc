@@ -42,10 +42,6 @@ constexpr milliseconds kStatusWait(500);
 constexpr std::size_t kMasters = 16;
 constexpr std::chrono::seconds kJoinTimeout(60);
 
-double Now() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 // The address of this end of `socket` with ports that are free now.
 std::vector<std::string> FreeAddresses(int socket, bool is_unix) {
   std::string host = "127.0.0.1";
@@ -217,8 +213,7 @@ void Agent::Call(Message message) {
                               {"rank", rank},
                               {"worker", id},
                               {"type", "ResourceExhaustedError"},
-                              {"text", *why},
-                              {"time", Now()}}});
+                              {"text", *why}}});
       continue;
     }
     worker.link->Send({.head = worker.task, .parcel = worker.parcel});
@@ -418,7 +413,6 @@ void Agent::HandleWorker(std::uint64_t id) {
       shards_.HoldResults(*message);
       message->head["worker"] = id;
       message->head["rank"] = worker.rank;
-      message->head["time"] = Now();
       if (op == "done" || op == "failed") {
         // What it printed comes before what it returned.
         DrainPipes(worker);
@@ -475,8 +469,7 @@ void Agent::WorkerDied(std::uint64_t id, const std::string& how, std::size_t pea
                           {"rank", worker.rank},
                           {"call", worker.call},
                           {"how", text},
-                          {"last", Shortened(last, 4096)},
-                          {"time", Now()}}});
+                          {"last", Shortened(last, 4096)}}});
   CloseWorker(worker);
   workers_.erase(found);
   shards_.HolderGone(id);

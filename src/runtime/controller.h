@@ -33,7 +33,6 @@ struct Cause {
   int rank = -1;
   std::string host;
   pid_t pid = -1;
-  double time = 0;
   bool died = false;  // the process ended; otherwise its function raised
   bool echo = false;
   std::string type;

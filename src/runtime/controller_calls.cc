@@ -255,7 +255,6 @@ void Controller::HearFailed(Message message) {
   AddCause(job, {.rank = rank,
                  .host = worker == workers_.end() ? "" : HostOf(worker->second),
                  .pid = worker == workers_.end() ? -1 : worker->second.pid,
-                 .time = head.at("time").get<double>(),
                  .echo = head.value("echo", false),
                  .type = head.value("type", ""),
                  .text = head.value("text", ""),
@@ -325,7 +324,6 @@ void Controller::HearExited(Message message) {
   if (worker == workers_.end()) return;
   WorkerLost(id, {.host = HostOf(worker->second),
                   .pid = head.at("pid").get<pid_t>(),
-                  .time = head.at("time").get<double>(),
                   .died = true,
                   .text = head.at("how").get<std::string>(),
                   .last_lines = head.at("last").get<std::string>()});
@@ -463,13 +461,12 @@ void Controller::CancelJob(std::uint64_t call, const std::string& reason) {
   CancelOthers(*job, reason);
 }
 
-// The first cause first: a death or an exception before an echo, then by time.
+// The first cause first: a death or an exception before an echo; then as they came, since clocks of
+// several machines differ, and may be set.
 RunFailure Controller::Describe(const Job& job) const {
   std::vector<const Cause*> sorted;
   for (const Cause& cause : job.causes) sorted.push_back(&cause);
-  std::ranges::stable_sort(sorted, [](const Cause* a, const Cause* b) {
-    return std::pair(a->echo, a->time) < std::pair(b->echo, b->time);
-  });
+  std::ranges::stable_sort(sorted, {}, &Cause::echo);
   const auto line = [](const Cause& cause) {
     const std::string who =
         fmt::format("rank {} ({}, process {})", cause.rank, cause.host, cause.pid);

@@ -404,7 +404,6 @@ void Controller::AgentLost(Node& node, const std::string& why, bool killed) {
   for (const std::uint64_t id : gone) {
     WorkerLost(id, {.host = node.host,
                     .pid = workers_.at(id).pid,
-                    .time = Now(),
                     .died = true,
                     .text = "was lost with its node: " + text});
   }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
+import select
 import sys
 import time
 from pathlib import Path
@@ -34,6 +35,17 @@ def says_that_it_runs(folder: str) -> None:
 def hangs(folder: str) -> None:
     says_that_it_runs(folder)
     time.sleep(60)
+
+
+def steps(folder: str, count: int, seconds: float) -> int:
+    """So many steps with a collective."""
+    says_that_it_runs(folder)
+    done = 0
+    for _ in range(count):
+        select.select([], [], [], seconds)  # libfaketime has broken Python's time.sleep
+        orca.barrier()
+        done += 1
+    return done
 
 
 def waits_for_all(folder: str) -> None:

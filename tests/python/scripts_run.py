@@ -28,6 +28,12 @@ def with_a_forked_child(folder: str) -> None:
     orca.run(checks.hangs, args=(folder,), workers=2)
 
 
+def works_for_a_while(folder: str) -> None:
+    """A hundred steps on two workers, which takes a second."""
+    with orca.init_orca_context("local", cores=2):
+        print(orca.run(checks.steps, args=(folder, 100, 0.02), workers=2))
+
+
 def interrupted(folder: str) -> None:
     """Ends as programs do that know nothing of interrupts."""
     with orca.init_orca_context("local", cores=2):

@@ -33,6 +33,7 @@ from processes import (
 pytestmark = pytest.mark.slow
 
 SCRIPT = Path(__file__).with_name("scripts_run.py")
+FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
 
 
 @pytest.fixture
@@ -494,3 +495,57 @@ def test_workers_of_another_version_are_refused_and_both_are_named(tmp_path: Pat
     finally:
         del os.environ["ORCA_PYTHON"]
         orca.stop_orca_context()
+
+
+@pytest.mark.skipif(not FAKETIME.exists(), reason="libfaketime is not installed")
+def test_a_clock_that_jumps_changes_nothing(environment: dict[str, str], tmp_path: Path) -> None:
+    """F28"""
+    offset = tmp_path / "offset"
+    offset.write_text("+0")
+    faked = {
+        "LD_PRELOAD": str(FAKETIME),
+        "FAKETIME_TIMESTAMP_FILE": str(offset),
+        "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
+    with subprocess.Popen(
+        [sys.executable, str(SCRIPT), "works_for_a_while", str(tmp_path)],
+        env=environment | faked,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as driver:
+        wait_until((tmp_path / "rank-1").exists, 30, "it runs")
+        for jump in ("+3600", "-3600", "+0"):
+            offset.write_text(jump)
+            time.sleep(0.3)
+        assert driver.communicate(timeout=60)[0] == "[100, 100]\n"
+
+
+def test_a_name_that_cannot_be_found_is_told(environment: dict[str, str], tmp_path: Path) -> None:
+    """F18"""
+    secret = tmp_path / "secret"
+    secret.write_text("0" * 64)
+    secret.chmod(0o600)
+    done = subprocess.run(
+        [sys.executable, "-c", "from orca.cli import main; main()", "agent"]
+        + ["--join", "nowhere.invalid:7700", "--secret-file", str(secret)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode != 0
+    assert "nowhere.invalid" in done.stderr
+
+
+def test_a_limit_on_open_files_is_named(environment: dict[str, str]) -> None:
+    """F29"""
+    program = (
+        "import resource, orca; resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16)); "
+        "orca.init_orca_context('local', cores=1); orca.run(lambda: 1, workers=8)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode != 0
+    assert "all 16 descriptors open that RLIMIT_NOFILE allows" in done.stderr, done.stderr

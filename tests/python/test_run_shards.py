@@ -156,7 +156,7 @@ def test_a_future_keeps_the_shards_of_its_call(context: None) -> None:
 
 @pytest.mark.slow
 def test_memory_beyond_the_limit_is_refused_by_name() -> None:
-    """F07"""
+    """F25"""
     with orca.init_orca_context("local", cores=1, memory="64m"):
         with pytest.raises(ResourceExhaustedError, match=r"64\.0 MiB for shards"):
             Shard(np.zeros(100 << 20, np.uint8))

@@ -336,8 +336,8 @@ TEST(ShardShelfTest, RefusesWhatGoesBeyondItsLimitAndNamesIt) {
   EXPECT_THROW(shelf->Open(77), Error);
 }
 
-// F17: every shard is an open file.
-TEST(ShardShelfTest, RefusesMoreShardsThanFilesMayBeOpen) {
+// F29: every shard is an open file.
+TEST(ShardShelfTest, F29RefusesMoreShardsThanFilesMayBeOpen) {
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit few{.rlim_cur = 200, .rlim_max = before.rlim_max};
@@ -355,8 +355,8 @@ TEST(ShardShelfTest, RefusesMoreShardsThanFilesMayBeOpen) {
   ::setrlimit(RLIMIT_NOFILE, &before);
 }
 
-// F07: what was promised and is not written yet counts.
-TEST(ShardShelfTest, PromisesNoMoreThanTheMachineHas) {
+// F25: what was promised and is not written yet counts.
+TEST(ShardShelfTest, F25PromisesNoMoreThanTheMachineHas) {
   const auto shelf = ShardShelf::Create();
   std::vector<ShardMemory> taken;
   const auto take_all = [&] {

@@ -372,7 +372,7 @@ TEST_F(ProgramTest, StacksShowWhereAFunctionIs) {
   EXPECT_THAT(text, HasSubstr("runtime_program_test"));
 }
 
-TEST_F(ProgramTest, F33AStallShowsWhoWaitsForWhomAndAllStacks) {
+TEST_F(ProgramTest, F33F35AStallShowsWhoWaitsForWhomAndAllStacks) {
   ::setenv("ORCA_WARN_AFTER", "0.1", 1);
   Start(2);
   ::testing::internal::CaptureStderr();
