@@ -42,10 +42,11 @@ def read(get, handles):
         assert int(get(handle).view(np.uint64).sum()) == expected
         times.append(time.perf_counter() - begin)
     return statistics.median(times)
-def recycle(put):
+def recycle(put, get):
     times = []
     for _ in range(COUNT):
         seconds, handle = timed(put, source)
+        assert (get(handle)[::4096] == source[::4096]).all()
         del handle
         times.append(seconds)
         time.sleep(0.05)  # for the store to notice
@@ -63,7 +64,7 @@ fresh, shards = zip(*[timed(Shard, source) for _ in range(COUNT)])
 got = orca.run(lambda shards: read(lambda shard: shard.view(), shards), (shards,), workers=1)[0]
 print(statistics.median(fresh), got)
 del shards
-print(recycle(Shard))
+print(recycle(Shard, lambda shard: shard.view()))
 orca.stop_orca_context()
 """
 )
@@ -84,7 +85,7 @@ fresh, refs = zip(*[timed(ray.put, source) for _ in range(COUNT)])
 got = ray.get(reader.read.remote(list(refs)))
 print(statistics.median(fresh), got)
 del refs
-print(recycle(ray.put))
+print(recycle(ray.put, ray.get))
 ray.shutdown()
 """
 )
@@ -172,6 +173,8 @@ def loop(steps: int) -> tuple[float, float]:
         time.sleep(0.001)
         orca.allreduce(data, op="max")
     after = cpu_seconds(os.getpid(), "orca-worker")
+    if not (data == orca.world_size()).all():
+        raise AssertionError(data)
     return after - before, time.perf_counter() - begin
 
 

@@ -141,6 +141,7 @@ std::vector<FilePiece> Cut(std::span<const FilePiece> pieces) {
 }  // namespace
 
 UniqueFd MakeMemoryFile(const std::string& label, std::size_t bytes) {
+  // Not F_SEAL_WRITE: the kernel refuses it while a writable mapping exists.
   UniqueFd fd(::memfd_create(label.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0 ||
       ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {

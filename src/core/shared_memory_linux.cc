@@ -2,20 +2,16 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
 #include "orca/core/error.h"
-#include "orca/core/host.h"
+#include "orca/core/memory_file.h"
 #include "orca/core/shared_memory.h"
 
 namespace orca {
 namespace {
-
-// Not F_SEAL_WRITE: the kernel refuses it while a writable mapping exists.
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 std::byte* MapOrThrow(int fd, std::size_t bytes) {
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -31,19 +27,7 @@ std::byte* MapOrThrow(int fd, std::size_t bytes) {
 }  // namespace
 
 SharedMemory SharedMemory::Create(const std::string& label, std::size_t bytes) {
-  UniqueFd fd(::memfd_create(label.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd) {
-    throw Error(Code::kResourceExhausted,
-                fmt::format("cannot make shared memory: {}", DescribeLimitError(errno)));
-  }
-  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
-    throw Error(Code::kResourceExhausted, fmt::format("cannot make {} bytes of shared memory: {}",
-                                                      bytes, std::strerror(errno)));
-  }
-  if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
-    throw Error(Code::kInternal,
-                fmt::format("cannot seal shared memory: {}", std::strerror(errno)));
-  }
+  UniqueFd fd = MakeMemoryFile(label, bytes);
   std::byte* data = MapOrThrow(fd.get(), bytes);
   return SharedMemory(std::move(fd), data, bytes);
 }

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "data/arrow_format.h"
 #include "orca/data/arrow.h"
 
 namespace orca::data {
@@ -74,12 +75,6 @@ void Finish(std::unique_ptr<ArrayParts> parts, std::uint64_t length, ArrowArray*
   array->private_data = parts.release();
 }
 
-const char* FormatOf(DType dtype) {
-  constexpr std::array<const char*, kDTypeCount> kFormats = {"g", "f", "e", "w:2", "c",
-                                                             "s", "i", "l", "C",   "b"};
-  return kFormats[static_cast<std::size_t>(dtype)];
-}
-
 // Number of pairs, then each length and text, all in the machine's own order.
 std::string Metadata(std::initializer_list<std::pair<std::string, std::string>> pairs) {
   std::string encoded;
@@ -105,7 +100,7 @@ void ExportSpec(const ColumnSpec& spec, ArrowSchema* schema) {
   if (spec.kind != ColumnKind::kFixed) {
     parts->format = spec.kind == ColumnKind::kString ? "U" : "Z";
   } else if (spec.row_shape.empty()) {
-    parts->format = FormatOf(spec.dtype);
+    parts->format = ArrowFormat(spec.dtype);
   } else {
     parts->format = fmt::format("+w:{}", spec.row_elements());
     if (spec.row_elements() > 0) {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "data/arrow_format.h"
 #include "orca/core/error.h"
 #include "orca/data/arrow.h"
 
@@ -28,29 +29,11 @@ struct Imported {
 }
 
 std::optional<DType> NumberType(std::string_view format) {
-  if (format.size() != 1) return std::nullopt;
-  switch (format[0]) {
-    case 'c':
-      return DType::kInt8;
-    case 'C':
-      return DType::kUInt8;
-    case 's':
-      return DType::kInt16;
-    case 'i':
-      return DType::kInt32;
-    case 'l':
-      return DType::kInt64;
-    case 'e':
-      return DType::kFloat16;
-    case 'f':
-      return DType::kFloat32;
-    case 'g':
-      return DType::kFloat64;
-    case 'b':
-      return DType::kBool;
-    default:
-      return std::nullopt;
+  for (int i = 0; i < kDTypeCount; ++i) {
+    const auto dtype = static_cast<DType>(i);
+    if (dtype != DType::kBFloat16 && format == ArrowFormat(dtype)) return dtype;
   }
+  return std::nullopt;
 }
 
 bool BitAt(const std::byte* bits, std::uint64_t at) {

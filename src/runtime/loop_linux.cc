@@ -145,7 +145,8 @@ void LoopThread::Join() {
     return;
   }
   std::unique_lock lock(mutex_);
-  returned_.wait(lock, [this] { return !lent_; });  // who borrowed it sees the end as well
+  // As the join below: the loop was stopped, and who borrowed it sees that in its next turn.
+  returned_.wait(lock, [this] { return !lent_; });
   ended_ = true;
   returned_.notify_all();
   lock.unlock();

@@ -60,8 +60,7 @@ def test_rows_come_back_as_they_were(seed: int) -> None:
     shard = Shard({f"c{i}": column for i, (column, _) in enumerate(given)})
     assert len(shard) == rows
     for i, (_, plain) in enumerate(given):
-        if any(row is None for row in plain) or not isinstance(shard.view()[f"c{i}"], Texts):
-            assert rows_of(shard.view()[f"c{i}"]) == plain
+        assert rows_of(shard.view()[f"c{i}"]) == plain
     batch = next(shard_store(shard).batches(rows, shuffle=False))
     for i, (_, plain) in enumerate(given):
         assert rows_of(batch[f"c{i}"]) == plain
@@ -138,8 +137,7 @@ def test_tables_frames_and_every_type_of_arrow_that_fits() -> None:
     shard = Shard(pa.concat_tables([table, table]))
     assert len(shard) == 6
     for name in table.column_names:
-        assert rows_of(shard.view()[name])[3:] == table.column(name).to_pylist() or name == "list"
-    assert rows_of(shard.view()["list"]) == [[1, 2], [3, 4], None] * 2
+        assert rows_of(shard.view()[name]) == table.column(name).to_pylist() * 2
     empty = Shard(table.slice(0, 0))
     assert len(empty) == 0
     assert rows_of(empty.view()["short"]) == []
