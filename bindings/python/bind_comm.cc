@@ -289,6 +289,10 @@ nb::object WrapCommunicator(std::shared_ptr<Communicator> communicator) {
   return nb::cast(std::make_unique<PyCommunicator>(std::move(communicator), nullptr, true));
 }
 
+std::shared_ptr<Communicator> UnwrapCommunicator(nb::handle wrapped) {
+  return nb::cast<const PyCommunicator&>(wrapped).get();
+}
+
 void BindComm(nb::module_& m) {
   BindStore(m);
   BindWork(m);

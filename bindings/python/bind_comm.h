@@ -12,5 +12,7 @@ namespace orca::bindings {
 void BindComm(nanobind::module_& m);
 /// A communicator of the runtime as the object that orca.comm wraps; closing that leaves it open.
 nanobind::object WrapCommunicator(std::shared_ptr<comm::Communicator> communicator);
+/// What such an object wraps.
+std::shared_ptr<comm::Communicator> UnwrapCommunicator(nanobind::handle wrapped);
 
 }  // namespace orca::bindings

@@ -21,6 +21,7 @@
 #include "orca/core/error.h"
 #include "orca/data/array_store.h"
 #include "orca/data/arrow.h"
+#include "orca/data/shared_block.h"
 
 namespace nb = nanobind;
 using nb::literals::operator""_a;
@@ -441,6 +442,30 @@ void BindData(nb::module_& m) {
             return ViewShard(self, from_dlpack);
           },
           "from_dlpack"_a.none());
+  nb::class_<data::SharedBlock>(m, "SharedBlock")
+      .def_static(
+          "create",
+          [](const std::shared_ptr<ShardHome>& home, std::size_t bytes) {
+            const nb::gil_scoped_release released;
+            return data::SharedBlock::Create(home, bytes);
+          },
+          "home"_a, "bytes"_a)
+      .def_static(
+          "open",
+          [](const std::shared_ptr<ShardHold>& hold) {
+            const nb::gil_scoped_release released;
+            return data::SharedBlock::Open(hold);
+          },
+          "hold"_a)
+      .def_prop_ro("hold",
+                   [](const data::SharedBlock& self) {
+                     return std::const_pointer_cast<ShardHold>(self.hold());
+                   })
+      .def("view", [](const std::shared_ptr<data::SharedBlock>& self) {
+        const auto bytes = self->bytes();
+        return nb::ndarray<nb::numpy, std::uint8_t>(bytes.data(), {bytes.size()}, Keep(self))
+            .cast();
+      });
   nb::class_<ArrayStore>(m, "ArrayStore")
       .def_static(
           "of", [](const Shard& first) { return ArrayStore::Create(first.specs()); }, "first"_a)

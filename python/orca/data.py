@@ -13,6 +13,7 @@ Example:
 from __future__ import annotations
 
 import importlib
+import math
 import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,7 +27,7 @@ from orca._native import _core
 from orca.errors import FailedPreconditionError, InvalidArgumentError
 from orca.running import shard_home
 
-__all__ = ["ArrayStore", "Float32", "Shard", "Texts"]
+__all__ = ["ArrayStore", "Float32", "Shard", "SharedBlock", "Texts"]
 
 
 class Texts(Sequence[Any]):
@@ -290,6 +291,51 @@ class Shard:
 
 def _receive(structure: Any, names: list[str], number: int) -> Shard:
     return Shard._of(structure, names, None, _core.ShardHold.take(_home(), number))
+
+
+class SharedBlock:
+    """Memory with the agent that several processes of one machine read and write.
+
+    Args:
+        nbytes: How many bytes; they are zero at first.
+
+    Raises:
+        ResourceExhaustedError: There is not enough memory; names the limit.
+
+    Example:
+        >>> block = SharedBlock(16)
+        >>> block.array("float32", (2,), offset=4)[:] = 1
+        >>> block.array("float32", (4,)).tolist()
+        [0.0, 1.0, 1.0, 0.0]
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self.native: Any = _core.SharedBlock.create(_home(), nbytes)
+        self._hold = self.native.hold
+        self._view = self.native.view()
+
+    def array(self, dtype: str, shape: tuple[int, ...], offset: int = 0) -> np.ndarray[Any, Any]:
+        """A part of it, from byte ``offset`` on, as an array that can be written."""
+        kind = np.dtype(dtype)
+        size = math.prod(shape) * kind.itemsize
+        return self._view[offset : offset + size].view(kind).reshape(shape)
+
+    def __reduce__(self) -> Any:
+        shards = pickles.carried()
+        if shards is None:
+            raise InvalidArgumentError(
+                "a shared block cannot be pickled: its memory is this job's; copy its array"
+            )
+        shards.append(self._hold)
+        return _receive_block, (self._hold.id,)
+
+
+def _receive_block(number: int) -> SharedBlock:
+    made = SharedBlock.__new__(SharedBlock)
+    made._hold = _core.ShardHold.take(_home(), number)
+    made.native = _core.SharedBlock.open(made._hold)
+    made._view = made.native.view()
+    return made
 
 
 def _record_batch(data: Any) -> tuple[Any, Any]:

@@ -3,10 +3,10 @@
 #include <utility>
 
 #include "comm/group.h"
-#include "comm/kernels.h"
 #include "comm/local_ops.h"
 #include "comm/parts_reducer.h"
 #include "comm/wire.h"
+#include "orca/comm/kernels.h"
 
 namespace orca::comm {
 namespace {

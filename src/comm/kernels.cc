@@ -1,4 +1,4 @@
-#include "comm/kernels.h"
+#include "orca/comm/kernels.h"
 
 #include <algorithm>
 #include <array>

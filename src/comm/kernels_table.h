@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "comm/kernels.h"
+#include "orca/comm/kernels.h"
 #include "orca/comm/types.h"
 
 namespace orca::comm {

@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <vector>
 
-#include "comm/kernels.h"
 #include "comm/local_group.h"
 #include "orca/comm/communicator.h"
+#include "orca/comm/kernels.h"
 
 namespace orca::comm {
 

@@ -4,8 +4,8 @@
 #include <array>
 #include <utility>
 
-#include "comm/kernels.h"
 #include "comm/local_ops.h"
+#include "orca/comm/kernels.h"
 
 namespace orca::comm {
 namespace {

@@ -5,8 +5,8 @@
 #include <deque>
 #include <vector>
 
-#include "comm/kernels.h"
 #include "orca/comm/communicator.h"
+#include "orca/comm/kernels.h"
 
 namespace orca::comm {
 

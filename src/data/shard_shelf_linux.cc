@@ -65,9 +65,7 @@ class Shelf final : public ShardShelf {
       entry.size = wanted;
       unfilled_.push_back(last_id_ + 1);
     }
-    // The caller writes through a description of its own; this one stays.
-    ShardMemory memory{.id = ++last_id_, .fd = UniqueFd(::dup(entry.fd.get())), .size = entry.size};
-    if (!memory.fd) throw Error(Code::kResourceExhausted, DescribeLimitError(errno));
+    ShardMemory memory = ToWrite(++last_id_, entry);
     held_ += entry.size;
     entries_.emplace(memory.id, std::move(entry));
     return memory;
@@ -76,14 +74,14 @@ class Shelf final : public ShardShelf {
   ShardMemory Open(std::uint64_t id) override {
     CheckOwner();
     const std::lock_guard lock(mutex_);
-    const auto found = entries_.find(id);
-    if (found == entries_.end()) {
-      throw Error(
-          Code::kInvalidArgument,
-          fmt::format("shard {} is not here; it was dropped, or is of another context", id));
-    }
-    const Entry& entry = found->second;
+    const Entry& entry = Find(id);
     return {.id = id, .fd = OpenReadOnly(entry.fd.get()), .size = entry.size};
+  }
+
+  ShardMemory OpenToWrite(std::uint64_t id) override {
+    CheckOwner();
+    const std::lock_guard lock(mutex_);
+    return ToWrite(id, Find(id));
   }
 
   void Hold(std::uint64_t id) noexcept override {
@@ -150,6 +148,20 @@ class Shelf final : public ShardShelf {
     std::size_t size = 0;
     Clock::time_point since;
   };
+
+  const Entry& Find(std::uint64_t id) const {
+    const auto found = entries_.find(id);
+    if (found != entries_.end()) return found->second;
+    throw Error(Code::kInvalidArgument,
+                fmt::format("shard {} is not here; it was dropped, or is of another context", id));
+  }
+
+  // The caller writes through a description of its own; the entry's stays.
+  static ShardMemory ToWrite(std::uint64_t id, const Entry& entry) {
+    ShardMemory memory{.id = id, .fd = UniqueFd(::dup(entry.fd.get())), .size = entry.size};
+    if (!memory.fd) throw Error(Code::kResourceExhausted, DescribeLimitError(errno));
+    return memory;
+  }
 
   // A forked child sees the same memory; what it took for new would be the parent's.
   void CheckOwner() const {

@@ -28,6 +28,10 @@ data::ShardMemory AgentHome::New(std::size_t bytes) {
 
 data::ShardMemory AgentHome::Open(std::uint64_t id) { return Ask({{"op", "open"}, {"id", id}}); }
 
+data::ShardMemory AgentHome::OpenToWrite(std::uint64_t id) {
+  return Ask({{"op", "open"}, {"id", id}, {"write", true}});
+}
+
 void AgentHome::Hold(std::uint64_t id) noexcept { Tell("hold", id, data::Reuse::kYes); }
 void AgentHome::Drop(std::uint64_t id, data::Reuse reuse) noexcept { Tell("drop", id, reuse); }
 

@@ -27,6 +27,7 @@ class AgentHome final : public data::ShardHome {
   void Hold(std::uint64_t id) noexcept override;
   void Drop(std::uint64_t id, data::Reuse reuse = data::Reuse::kYes) noexcept override;
   data::ShardMemory Open(std::uint64_t id) override;
+  data::ShardMemory OpenToWrite(std::uint64_t id) override;
 
   /// An answer ("granted") of the agent.
   void Hear(Message message);

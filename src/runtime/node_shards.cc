@@ -72,6 +72,10 @@ void NodeShards::Open(Holder from, const Json& head) {
   const auto ticket = head.at("ticket").get<std::uint64_t>();
   const auto id = head.at("id").get<std::uint64_t>();
   try {
+    if (head.value("write", false)) {
+      Answer(from, ticket, shelf_->OpenToWrite(id), false);
+      return;
+    }
     if (IsMine(id) || shelf_->Has(id)) {
       Answer(from, ticket, shelf_->Open(id), false);
       return;

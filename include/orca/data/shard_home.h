@@ -39,6 +39,8 @@ class ORCA_API ShardHome : public std::enable_shared_from_this<ShardHome> {
   /// A shard that the caller holds, for reading only. Throws kInvalidArgument when there is none of
   /// that number.
   virtual ShardMemory Open(std::uint64_t id) = 0;
+  /// The same for reading and writing, see SharedBlock; only of this node.
+  virtual ShardMemory OpenToWrite(std::uint64_t id) = 0;
 };
 
 /// Keeps a shard from being dropped. Any thread may use it.

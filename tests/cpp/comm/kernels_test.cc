@@ -1,5 +1,5 @@
 // Every kernel against a scalar definition written here on its own.
-#include "comm/kernels.h"
+#include "orca/comm/kernels.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "orca/comm/types.h"
+#include "orca/core/export.h"
 
 namespace orca::comm {
 
@@ -32,12 +33,12 @@ struct Reduction {
 ///
 /// Throws kInvalidArgument if the operator is not defined for the type, there is no source, or the
 /// factors are not one a source.
-void Reduce(const Reduction& reduction, std::span<const std::byte* const> srcs,
-            std::span<std::byte* const> dsts, std::size_t count);
+ORCA_API void Reduce(const Reduction& reduction, std::span<const std::byte* const> srcs,
+                     std::span<std::byte* const> dsts, std::size_t count);
 
 /// The instruction set in use: "avx512", "avx2" or "baseline", the best that runs here. ORCA_ISA in
 /// the environment may ask for a lower one; another value throws kInvalidArgument at the first use.
-const char* KernelIsa();
+ORCA_API const char* KernelIsa();
 
 /// float32 to bfloat16 and back, for the wire. Rounds to nearest even; NaN stays NaN.
 void PackBFloat16(const float* from, std::uint16_t* to, std::size_t count);

@@ -1,0 +1,212 @@
+"""Estimators against torchrun with DDP over gloo, and against what the machine can do without any synchronisation.
+
+    python bench/estimator_bench.py lenet | single | infer | start | mlp
+
+Every program trains the same net on the same rows with the same optimizer, and checks that it learned. Lines that begin
+with RESULT are read by bench/run.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROWS = 16384
+
+COMMON = f"""
+import json, os, statistics, sys, time
+import numpy as np, torch, torch.nn.functional as F
+from torch import nn
+ROWS = {ROWS}
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 6, 5); self.pool = nn.MaxPool2d(2, 2)
+        self.conv2 = nn.Conv2d(6, 16, 5); self.fc1 = nn.Linear(16 * 4 * 4, 120)
+        self.fc2 = nn.Linear(120, 84); self.fc3 = nn.Linear(84, 10)
+    def forward(self, x):
+        x = self.pool(F.relu(self.conv1(x))); x = self.pool(F.relu(self.conv2(x)))
+        x = x.view(-1, 16 * 4 * 4)
+        return self.fc3(F.relu(self.fc2(F.relu(self.fc1(x)))))
+def data():
+    random = np.random.default_rng(0)
+    y = random.integers(0, 10, ROWS)
+    x = random.normal(size=(ROWS, 1, 28, 28)).astype(np.float32)
+    x[np.arange(ROWS), 0, y * 2, y * 2] += 8  # Something to learn.
+    return x, y
+def adam(model, config=None):
+    return torch.optim.Adam(model.parameters(), lr=1e-3)
+"""
+OURS = (
+    COMMON
+    + """
+import orca
+from orca.learn.pytorch import Estimator
+batch, epochs = int(sys.argv[1]), int(sys.argv[2])
+def model(config): torch.manual_seed(1); return Net()
+orca.init_orca_context(cores=2)
+est = Estimator.from_torch(model=model, optimizer=adam, loss=nn.CrossEntropyLoss(), workers_per_node=2)
+from orca.data import ArrayStore
+x, y = data()
+store = ArrayStore(); store.put({"x": x, "y": y})
+est.fit(store, epochs=1, batch_size=2 * batch)
+begin = time.perf_counter()
+stats = est.fit(store, epochs=epochs, batch_size=2 * batch)
+seconds = time.perf_counter() - begin
+print(json.dumps({"rate": ROWS * epochs / seconds, "loss": stats[-1]["train_loss"]}))
+orca.stop_orca_context()
+"""
+)
+DDP = (
+    COMMON
+    + """
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset, DistributedSampler
+batch, epochs = int(sys.argv[1]), int(sys.argv[2])
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+torch.manual_seed(1)
+model = DistributedDataParallel(Net()); optimizer = adam(model)
+x, y = data()
+dataset = TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
+sampler = DistributedSampler(dataset); loader = DataLoader(dataset, batch_size=batch, sampler=sampler)
+def epoch(number):
+    sampler.set_epoch(number); total = 0.0
+    for xs, ys in loader:
+        optimizer.zero_grad(); loss = F.cross_entropy(model(xs), ys); loss.backward(); optimizer.step()
+        total += loss.item()
+    return total / len(loader)
+epoch(0); dist.barrier(); begin = time.perf_counter()
+for number in range(epochs): loss = epoch(number + 1)
+dist.barrier(); seconds = time.perf_counter() - begin
+if dist.get_rank() == 0: print(json.dumps({"rate": ROWS * epochs / seconds, "loss": loss}))
+dist.destroy_process_group()
+"""
+)
+# Two processes, each with its half of the rows in memory, and nothing between them.
+ALONE = (
+    COMMON
+    + """
+import torch.distributed as dist
+batch, epochs = int(sys.argv[1]), int(sys.argv[2])
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+torch.manual_seed(1)
+model = Net(); optimizer = adam(model)
+x, y = data(); rank = dist.get_rank()
+x, y = torch.from_numpy(x[rank::2].copy()), torch.from_numpy(y[rank::2].copy())
+def epoch():
+    total, count = 0.0, 0
+    order = torch.randperm(len(x))
+    for begin in range(0, len(x), batch):
+        rows = order[begin : begin + batch]
+        optimizer.zero_grad(); loss = F.cross_entropy(model(x.index_select(0, rows)), y.index_select(0, rows))
+        loss.backward(); optimizer.step(); total += loss.item(); count += 1
+    return total / count
+epoch(); dist.barrier(); begin = time.perf_counter()
+for _ in range(epochs): loss = epoch()
+dist.barrier(); seconds = time.perf_counter() - begin
+if rank == 0: print(json.dumps({"rate": ROWS * epochs / seconds, "loss": loss}))
+dist.destroy_process_group()
+"""
+)
+SINGLE = (
+    COMMON
+    + """
+import orca
+from orca.data import ArrayStore
+from orca.learn.pytorch import Estimator
+rounds = int(sys.argv[1])
+x, y = data()
+def model(config=None): torch.manual_seed(1); return Net()
+orca.init_orca_context(cores=1)
+est = Estimator.from_torch(model=model, optimizer=adam, loss=nn.CrossEntropyLoss())
+store = ArrayStore(); store.put({"x": x, "y": y})
+def ours():
+    return est.fit(store, epochs=1, batch_size=32)[0]["train_loss"]
+torch.set_num_threads(1)
+os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[0]})
+plain = model(); optimizer = adam(plain)
+tx, ty = torch.from_numpy(x), torch.from_numpy(y)
+def theirs():
+    order, total, count = torch.randperm(ROWS), 0.0, 0
+    for begin in range(0, ROWS, 32):
+        rows = order[begin : begin + 32]
+        optimizer.zero_grad()
+        loss = F.cross_entropy(plain(tx.index_select(0, rows)), ty.index_select(0, rows))
+        loss.backward(); optimizer.step(); total += loss.item(); count += 1
+    return total / count
+ours(); theirs()
+pairs = []
+for _ in range(rounds):
+    begin = time.perf_counter(); a = ours(); middle = time.perf_counter(); b = theirs()
+    pairs.append((middle - begin, time.perf_counter() - middle))
+assert a < 0.5 and b < 0.5, (a, b)
+ratios = [t / o for o, t in pairs]
+mean = statistics.mean(ratios)
+bound = mean - 1.729 * statistics.stdev(ratios) / len(ratios) ** 0.5
+print(json.dumps({"ratio": mean, "bound": bound, "ours": statistics.median(o for o, _ in pairs), "theirs": statistics.median(t for _, t in pairs)}))
+orca.stop_orca_context()
+"""
+)
+
+
+def answer(program: str, arguments: list[str], ranks: int = 0) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "program.py"
+        path.write_text(textwrap.dedent(program))
+        launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        command = [sys.executable, *(launch if ranks else []), str(path), *arguments]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"} if ranks else os.environ
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, text=True, timeout=600, env=environment, check=True
+        )
+    found: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def bench_lenet(rounds: int) -> None:
+    for batch, epochs in ((32, 2), (256, 3)):
+        results: dict[str, list[float]] = {"ours": [], "gloo": [], "alone": []}
+        for _ in range(rounds):
+            arguments = [str(batch), str(epochs)]
+            for name, program, ranks in (("ours", OURS, 0), ("gloo", DDP, 2), ("alone", ALONE, 2)):
+                found = answer(program, arguments, ranks)
+                assert found["loss"] < 0.7, (name, found)
+                results[name].append(found["rate"])
+        ours = statistics.median(results["ours"])
+        against = statistics.median(
+            o / g for o, g in zip(results["ours"], results["gloo"], strict=True)
+        )
+        limit = statistics.median(
+            o / a for o, a in zip(results["ours"], results["alone"], strict=True)
+        )
+        print(
+            f"RESULT lenet-{batch} images_s={ours:.0f} gloo={against:.2f}x goal=1.6 limit={limit:.2f} goal=0.9"
+        )
+
+
+def bench_single(rounds: int) -> None:
+    found = answer(SINGLE, [str(max(rounds, 20))])
+    print(f"RESULT single ratio={found['ratio']:.3f} lower_bound={found['bound']:.3f} goal=0.95")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", nargs="?", default="lenet")
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    {"lenet": bench_lenet, "single": bench_single}[given.part](given.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,426 @@
+"""The driver's side of an Estimator: arguments, data on its way to the workers, and the state that comes back."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+import os
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from orca import running
+from orca.adapters.torch import loop
+from orca.adapters.torch.feeds import ArraySource, LoaderSource
+from orca.adapters.torch.session import ModelSpec, Session, make_models
+from orca.adapters.torch.trees import pack, unpack
+from orca.context import OrcaContext, active_context, current_context
+from orca.data import ArrayStore, Shard
+from orca.errors import FailedPreconditionError, InvalidArgumentError
+from orca.generations import Generation
+from orca.pickles import dumps
+
+_numbers = itertools.count()
+
+
+def _translated(method: Any) -> Any:
+    """Raises what the Estimator's generation raises."""
+
+    @functools.wraps(method)
+    def wrapper(self: TorchEstimator, *args: Any, **kwargs: Any) -> Any:
+        with self._generation.errors():
+            return method(self, *args, **kwargs)
+
+    return wrapper
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the name of a backend meant.
+
+    Attributes:
+        one_worker_a_core: Else as many as ``workers_per_node`` says.
+        batch_is_a_workers: Whether ``batch_size`` counts the rows of one worker.
+        epochs_are_absolute: Whether ``fit(epochs=n)`` trains until epoch n, else n more.
+        returns_self: Whether ``fit`` returns the Estimator, else statistics.
+        engine_names: Whether metrics are called as the engine of BigDL called them.
+    """
+
+    one_worker_a_core: bool = False
+    batch_is_a_workers: bool = False
+    epochs_are_absolute: bool = False
+    returns_self: bool = False
+    engine_names: bool = False
+
+    @staticmethod
+    def of(backend: str, generation: Generation) -> Rules:
+        """Those of a backend, in one generation."""
+        if backend != "bigdl":
+            return Rules(batch_is_a_workers=generation.batch_size_is_per_worker)
+        return Rules(
+            one_worker_a_core=True,
+            epochs_are_absolute=True,
+            returns_self=True,
+            engine_names=True,
+        )
+
+
+class TorchEstimator:
+    """Trains, evaluates and predicts with a PyTorch model on the workers of the context.
+
+    Made by ``Estimator.from_torch``. One thread at a time may use it.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        generation: Generation,
+        backend: str,
+        *,
+        workers_per_node: int,
+        model_dir: str | None,
+    ) -> None:
+        self._spec = spec
+        self._generation = generation
+        self.backend = backend
+        self._rules = Rules.of(backend, generation)
+        self._workers_per_node = workers_per_node
+        self._model_dir = model_dir
+        self._id = f"{os.getpid()}-{next(_numbers)}-{uuid.uuid4().hex[:8]}"
+        self._version = 0
+        self._context: Any = None
+        self._pickled: Shard | None = None
+        self._epochs_done = 0
+        self._state: Any = None  # packed; None before the first fit
+        self._clip_value: tuple[float, float] | None = None
+        self._clip_norm: float | None = None
+
+    # --- the user's calls
+
+    @_translated
+    def fit(
+        self,
+        data: Any,
+        epochs: int = 1,
+        batch_size: int | None = None,
+        profile: bool = False,
+        reduce_results: bool = True,
+        info: dict[str, Any] | None = None,
+        feature_cols: Any = None,
+        label_cols: Any = None,
+        validation_data: Any = None,
+        callbacks: Any = None,
+        max_steps: int | None = None,
+        checkpoint_trigger: Any = None,
+        validation_methods: Any = None,
+        seed: int | None = None,
+        on_nan: str = "raise",
+    ) -> Any:
+        """Trains on the workers of the context.
+
+        Args:
+            data: Arrays or tensors as ``{"x": ..., "y": ...}`` or ``(x, y)``, a ``DataLoader``, or a
+                creator ``f(config, batch_size)`` of one.
+            epochs: Passes over ``data``.
+            batch_size: Rows of a step.
+            profile: Whether the statistics say where the time went.
+            reduce_results: One dict an epoch, or a list of one a worker.
+            info: For training operators.
+            feature_cols: Of data frames.
+            label_cols: Of data frames.
+            validation_data: As ``data``; evaluated after every epoch.
+            callbacks: What is called during training.
+            max_steps: Ends training after so many steps.
+            checkpoint_trigger: When to write a checkpoint.
+            validation_methods: As metrics.
+            seed: Fixes the initial weights of a creator's model and the order of rows.
+            on_nan: ``"raise"``, ``"skip"`` or ``"ignore"`` a loss or gradient that is not finite.
+
+        Returns:
+            One dict of statistics an epoch.
+        """
+        if on_nan not in ("raise", "skip", "ignore"):
+            raise InvalidArgumentError(
+                f'on_nan {on_nan!r} is not known; give "raise", "skip" or "ignore"'
+            )
+        _check_positive("epochs", epochs)
+        if self._rules.epochs_are_absolute:
+            epochs -= self._epochs_done
+            if epochs <= 0:
+                return self
+        options = loop.FitOptions(
+            epochs=epochs,
+            batch_size=self._batch_for(data, batch_size),
+            source=self._source(data, feature_cols, label_cols, has_target=True),
+            validation=None
+            if validation_data is None
+            else self._source(validation_data, feature_cols, label_cols, has_target=True),
+            max_steps=max_steps,
+            seed=0 if seed is None else seed,
+            on_nan=on_nan,
+            clip_value=self._clip_value,
+            clip_norm=self._clip_norm,
+            profile=profile,
+            callbacks=tuple(callbacks or ()),
+            info=info,
+        )
+        results = self._run(loop.fit, options, seed=seed)
+        self._version += 1
+        self._state = results[0][1]
+        self._epochs_done = int(self._state["epoch"])
+        if self._rules.returns_self:
+            return self
+        stats = [[result[0][e] for result in results] for e in range(len(results[0][0]))]
+        if not reduce_results:
+            return stats
+        return [self._reduce(each) for each in stats]
+
+    @_translated
+    def evaluate(
+        self,
+        data: Any,
+        batch_size: int | None = None,
+        num_steps: int | None = None,
+        profile: bool = False,
+        reduce_results: bool = True,
+        info: dict[str, Any] | None = None,
+        feature_cols: Any = None,
+        label_cols: Any = None,
+        callbacks: Any = None,
+        validation_methods: Any = None,
+    ) -> Any:
+        """Evaluates on the workers; returns the metrics over all rows."""
+        source = self._source(data, feature_cols, label_cols, has_target=True)
+        results = self._run(
+            loop.evaluate,
+            source,
+            self._batch_for(data, batch_size),
+            num_steps,
+            tuple(callbacks or ()),
+            info,
+        )
+        return results[0] if reduce_results else results
+
+    @_translated
+    def predict(
+        self,
+        data: Any,
+        batch_size: int | None = None,
+        feature_cols: Any = None,
+        profile: bool = False,
+        callbacks: Any = None,
+    ) -> Any:
+        """Predicts; returns an array with one row a row of ``data``."""
+        source = self._source(data, feature_cols, None, has_target=False)
+        if not isinstance(source, ArraySource):
+            raise InvalidArgumentError("predict wants arrays, tensors or shards")
+        parts = self._run(loop.predict, source, batch_size or 32, tuple(callbacks or ()))
+        return _concatenate([part.view() for part in parts if part is not None])
+
+    @_translated
+    def get_model(self) -> Any:
+        """The model with the learned weights."""
+        models = self._fresh_models()
+        state = self._state_dict_or_none()
+        if state is not None:
+            for model, found in zip(models, state["models"], strict=True):
+                model.load_state_dict(found)
+        return models[0] if len(models) == 1 else models
+
+    @_translated
+    def get_state_dict(self) -> dict[str, Any]:
+        """``{"epoch", "models", "optimizers", "schedulers"}``, as torch's state dicts."""
+        state = self._state_dict_or_none()
+        if state is not None:
+            return state
+        session = Session(self._copied_spec(), None, None)
+        return dict(unpack(session.state()))
+
+    @_translated
+    def load_state_dict(self, state: dict[str, Any], blocking: bool = True) -> None:
+        """Goes on from a state dict of ``get_state_dict``."""
+        self._state = pack(state)
+        self._epochs_done = int(state.get("epoch", 0))
+        self._version += 1
+
+    @_translated
+    def save(self, model_path: str | os.PathLike[str]) -> str:
+        """Writes the state; returns the path. ``torch.load`` reads it with ``weights_only=True``."""
+        path = Path(model_path)
+        beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        torch.save(self.get_state_dict(), beside)
+        beside.replace(path)
+        return str(model_path)
+
+    @_translated
+    def load(self, model_path: str | os.PathLike[str]) -> None:
+        """Goes on from what ``save`` wrote."""
+        self.load_state_dict(torch.load(model_path, weights_only=True))
+
+    save_checkpoint = save
+    load_checkpoint = load
+
+    @_translated
+    def update_schedulers(self, metric: float | None = None) -> None:
+        """One step of the schedulers, for ``scheduler_step_freq="manual"``."""
+        self._state = self._run(loop.update_schedulers, metric)[0]
+        self._version += 1
+
+    update_scheduler = update_schedulers
+
+    def clear_gradient_clipping(self) -> None:
+        """Gradients stay as they are."""
+        self._clip_value = self._clip_norm = None
+
+    @_translated
+    def set_constant_gradient_clipping(self, min: float, max: float) -> None:
+        """Every element of the gradient is kept between ``min`` and ``max``."""
+        if not min < max:
+            raise InvalidArgumentError(f"min {min} is not below max {max}; exchange them")
+        self._clip_value, self._clip_norm = (float(min), float(max)), None
+
+    @_translated
+    def set_l2_norm_gradient_clipping(self, clip_norm: float) -> None:
+        """The gradient is scaled down to this 2-norm when it is longer."""
+        if not clip_norm > 0:
+            raise InvalidArgumentError(f"clip_norm {clip_norm} is not positive")
+        self._clip_value, self._clip_norm = None, float(clip_norm)
+
+    @_translated
+    def shutdown(self, force: bool = False) -> None:
+        """Frees what the workers keep of this Estimator."""
+        if self._context is not None and self._context is active_context():
+            running.run(loop.forget, (self._id,), workers=self.num_workers)
+        self._pickled = None
+        self._context = None
+
+    @property
+    def num_workers(self) -> int:
+        """How many workers train."""
+        if self._rules.one_worker_a_core:
+            return OrcaContext.cores()
+        return self._workers_per_node
+
+    # --- inside
+
+    def _run(self, task: Any, *arguments: Any, seed: int | None = None) -> list[Any]:
+        context = current_context()
+        workers = self.num_workers
+        if self._context is not context:
+            # Workers of another context, if any, knew this Estimator; these do not.
+            self._context, self._pickled = context, None
+            if self._state is not None:
+                self._state = pack(unpack(self._state))
+        if self._pickled is None:
+            self._pickled = self._send_spec()
+        for has_state in (False, True):
+            call = loop.Call(
+                estimator=self._id,
+                version=self._version,
+                spec=self._pickled,
+                state=self._state if has_state else None,
+                has_state=has_state or self._state is None,
+                seed=seed,
+            )
+            results = running.run(task, (call, *arguments), workers=workers)
+            if results[0] is not loop.SESSION_LOST and results[0] != loop.SESSION_LOST:
+                return results
+        raise FailedPreconditionError("the workers cannot keep the model; start the context anew")
+
+    def _send_spec(self) -> Shard:
+        spec = self._spec
+        names = ("model", "optimizer", "loss", "scheduler", "metrics", "config")
+        # One by one only to name what cannot be sent.
+        dumps(
+            (spec.model, spec.optimizer, spec.loss, spec.scheduler, spec.metrics, spec.config),
+            names,
+        )
+        parts, _ = dumps(spec)
+        return Shard([bytes(part) for part in parts])
+
+    def _fresh_models(self) -> list[nn.Module]:
+        return make_models(self._copied_spec())
+
+    def _copied_spec(self) -> ModelSpec:
+        return copy.deepcopy(self._spec)
+
+    def _state_dict_or_none(self) -> dict[str, Any] | None:
+        return None if self._state is None else dict(unpack(self._state))
+
+    def _batch_for(self, data: Any, batch_size: int | None) -> int:
+        """What a source is told: the whole job's rows for arrays, a worker's for creators."""
+        given = 32 if batch_size is None else batch_size
+        _check_positive("batch_size", given)
+        if _is_creator(data):
+            return given if self._rules.batch_is_a_workers else max(1, given // self.num_workers)
+        return given * self.num_workers if self._rules.batch_is_a_workers else given
+
+    def _reduce(self, stats: list[dict[str, Any]]) -> dict[str, Any]:
+        """One dict of all workers': counts are summed, losses are means over all rows."""
+        rows = sum(each["num_samples"] for each in stats)
+        merged = dict(stats[0])
+        merged["num_samples"] = rows
+        for name in ("train_loss", "last_train_loss"):
+            known = [e for e in stats if e["num_samples"]]
+            weight = sum(e["num_samples"] for e in known)
+            if weight:
+                merged[name] = sum(e[name] * e["num_samples"] for e in known) / weight
+        return merged
+
+    def _source(self, data: Any, features: Any, labels: Any, *, has_target: bool) -> Any:
+        if isinstance(data, DataLoader):
+            return LoaderSource(data, is_creator=False)
+        if _is_creator(data):
+            return LoaderSource(data, is_creator=True)
+        store, has = _store_of(data, features, labels, has_target)
+        return ArraySource(store, has)
+
+
+def _is_creator(data: Any) -> bool:
+    return callable(data) and not isinstance(data, DataLoader)
+
+
+def _check_positive(name: str, value: Any) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InvalidArgumentError(f"{name} should be a positive integer, but got {value!r}")
+
+
+def _store_of(data: Any, features: Any, labels: Any, wants_target: bool) -> tuple[ArrayStore, bool]:
+    """Arrays in shared memory as ``{"x": ..., "y": ...}``; and whether there is a "y"."""
+    if isinstance(data, ArrayStore):
+        return data, wants_target
+    if isinstance(data, dict):
+        if "x" not in data:
+            raise InvalidArgumentError(f"data has the keys {sorted(data)}; key x should be there")
+        x, y = data["x"], data.get("y")
+    elif wants_target and isinstance(data, list | tuple) and len(data) == 2:
+        x, y = data
+    elif wants_target:
+        raise InvalidArgumentError(
+            f"data is a {type(data).__name__}; give (x, y), {{'x': ..., 'y': ...}}, a DataLoader, or a "
+            "function that makes one"
+        )
+    else:
+        x, y = data, None
+    if wants_target and y is None:
+        raise InvalidArgumentError("data has no y; training and evaluation need targets")
+    store = ArrayStore()
+    store.put({"x": x} if y is None or not wants_target else {"x": x, "y": y})
+    return store, y is not None and wants_target
+
+
+def _concatenate(parts: list[Any]) -> Any:
+    if not parts:
+        return np.empty(0)
+    if isinstance(parts[0], dict):
+        return {key: _concatenate([part[key] for part in parts]) for key in parts[0]}
+    if isinstance(parts[0], tuple):
+        return tuple(_concatenate([part[i] for part in parts]) for i in range(len(parts[0])))
+    return np.concatenate(parts)

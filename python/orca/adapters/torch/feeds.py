@@ -1,0 +1,327 @@
+"""Batches for a worker: its share of every step of the whole job."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+)
+
+from orca import running
+from orca.data import ArrayStore
+from orca.errors import InvalidArgumentError
+
+Batch = tuple[Any, int]
+"""What a model and a loss get, and its rows; (None, 0): nothing in this step."""
+
+
+@dataclass(frozen=True)
+class ArraySource:
+    """Rows in shared memory. ``batch_size`` is the whole job's."""
+
+    store: ArrayStore
+    has_target: bool
+    as_float32: bool = False
+
+    def open(self, batch_size: int, config: dict[str, Any], shuffle: bool) -> Feed:
+        """The batches of this worker."""
+        return _ArrayFeed(self, batch_size, bool(config.get("shuffle", True)) and shuffle)
+
+    def slices(self, begin: int, end: int, batch_size: int) -> Iterator[Any]:
+        """The rows from ``begin`` to ``end``, in their order, in batches."""
+        if begin == end:
+            return
+        arrange = _arrange(self)
+        at = begin
+        for batch in self.store.batches(batch_size, shuffle=False, start=begin, framework="torch"):
+            made = arrange(batch)
+            rows = count_rows(made)
+            if at + rows <= end:
+                yield made
+            elif at < end:
+                yield tuple(_first(part, end - at) for part in made)
+            at += rows
+            if at >= end:
+                return
+
+
+@dataclass(frozen=True)
+class LoaderSource:
+    """A DataLoader of the whole job, or what makes a worker's."""
+
+    loader: Any
+    is_creator: bool
+
+    def open(self, batch_size: int, config: dict[str, Any], shuffle: bool) -> Feed:
+        """The batches of this worker; calls a creator."""
+        if not self.is_creator:
+            return _open_loader(self.loader, whole=True)
+        return _open_loader(call_creator(self.loader, config, batch_size), whole=False)
+
+
+class Feed:
+    """The batches of one worker.
+
+    Attributes:
+        rows: Of an epoch, over all workers; None when nobody knows.
+        steps: Of an epoch, the same on all workers; None when nobody knows.
+    """
+
+    rows: int | None = None
+    steps: int | None = None
+
+    def epoch(self, number: int, seed: int) -> Iterator[Batch]:
+        """The batches of one epoch."""
+        raise NotImplementedError
+
+
+class _ArrayFeed(Feed):
+    def __init__(self, source: ArraySource, batch_size: int, shuffle: bool) -> None:
+        self._source, self._batch_size, self._shuffle = source, batch_size, shuffle
+        self.rows = len(source.store)
+        self.steps = -(-self.rows // batch_size)
+
+    def epoch(self, number: int, seed: int) -> Iterator[Batch]:
+        if self.rows == 0:
+            return
+        batches = self._source.store.batches(
+            self._batch_size,
+            shuffle=self._shuffle,
+            seed=seed,
+            epoch=number,
+            rank=running.rank(),
+            world_size=running.world_size(),
+            framework="torch",
+        )
+        arrange = _arrange(self._source)
+        for batch in batches:
+            made = arrange(batch)
+            rows = count_rows(made)
+            yield (made, rows) if rows else (None, 0)
+
+
+def _arrange(source: ArraySource) -> Callable[[dict[str, Any]], Any]:
+    """Features and target in one tuple, as a DataLoader gives them."""
+
+    def arrange(batch: dict[str, Any]) -> Any:
+        if source.as_float32:
+            batch = {key: _to_float32(value) for key, value in batch.items()}
+        features = batch["x"]
+        parts = tuple(features) if isinstance(features, list | tuple) else (features,)
+        return (*parts, batch["y"]) if source.has_target else parts
+
+    return arrange
+
+
+def _to_float32(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return type(value)(_to_float32(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _to_float32(item) for key, item in value.items()}
+    return value.float()
+
+
+def _first(value: Any, rows: int) -> Any:
+    if isinstance(value, list | tuple):
+        return type(value)(_first(item, rows) for item in value)
+    if isinstance(value, dict):
+        return {key: _first(item, rows) for key, item in value.items()}
+    return value[:rows]
+
+
+def count_rows(batch: Any) -> int:
+    """The rows of the first array in a batch."""
+    if isinstance(batch, torch.Tensor) or hasattr(batch, "shape"):
+        return int(batch.shape[0]) if len(batch.shape) else 1
+    if isinstance(batch, dict):
+        batch = list(batch.values())
+    if isinstance(batch, list | tuple):
+        return count_rows(batch[0]) if len(batch) else 0
+    return 1
+
+
+def call_creator(creator: Callable[..., Any], config: dict[str, Any], batch_size: int) -> Any:
+    """Calls ``f()``, ``f(config)`` or ``f(config, batch_size)``, whichever it is."""
+    try:
+        parameters = list(inspect.signature(creator).parameters.values())
+    except (TypeError, ValueError):
+        return creator(dict(config), batch_size)
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return creator(dict(config), batch_size)
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    names = [p.name for p in positional]
+    if "batch_size" in names and names[0] == "batch_size":
+        return creator(batch_size)
+    if len(positional) >= 2 and (
+        names[1] == "batch_size" or positional[1].default is inspect.Parameter.empty
+    ):
+        return creator(dict(config), batch_size)
+    return creator(dict(config)) if positional else creator()
+
+
+def _open_loader(loader: Any, *, whole: bool) -> Feed:
+    if isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset):
+        if isinstance(loader.sampler, DistributedSampler):
+            return _StreamFeed(loader)
+        return _LoaderFeed(loader, whole=whole)
+    if isinstance(loader, Iterable):
+        return _StreamFeed(loader)
+    raise InvalidArgumentError(
+        f"the data creator returned a {type(loader).__name__}; return a DataLoader, or something "
+        "that gives batches when it is iterated over"
+    )
+
+
+class _StreamFeed(Feed):
+    """What the user divides among the workers himself."""
+
+    def __init__(self, batches: Iterable[Any]) -> None:
+        self._batches = batches
+
+    def epoch(self, number: int, seed: int) -> Iterator[Batch]:
+        sampler = getattr(self._batches, "sampler", None)
+        if isinstance(sampler, DistributedSampler):
+            sampler.set_epoch(number)
+        for batch in self._batches:
+            yield batch, count_rows(batch)
+
+
+class _Lists:
+    """Row numbers of batches, in the place of a batch sampler."""
+
+    def __init__(self) -> None:
+        self.lists: list[list[Any]] = []
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        return iter(self.lists)
+
+    def __len__(self) -> int:
+        return len(self.lists)
+
+
+class _LoaderFeed(Feed):
+    """A DataLoader over rows that have numbers: every worker fetches its share of each step."""
+
+    def __init__(self, loader: DataLoader[Any], *, whole: bool) -> None:
+        self._loader, self._whole = loader, whole
+        self._single = loader.batch_sampler is None  # batch_size=None: rows come as they are
+        self._lists = _Lists()
+        dataset: Any = loader.dataset
+        self.rows = len(dataset)
+        self._mine = DataLoader(
+            loader.dataset,
+            batch_sampler=None if self._single else self._lists,  # type: ignore[arg-type]
+            sampler=self._lists if self._single else None,  # type: ignore[arg-type]
+            batch_size=None if self._single else 1,
+            num_workers=loader.num_workers,
+            collate_fn=loader.collate_fn,
+            pin_memory=loader.pin_memory,
+            timeout=loader.timeout,
+            worker_init_fn=loader.worker_init_fn,
+            multiprocessing_context=loader.multiprocessing_context,
+            generator=loader.generator,
+            prefetch_factor=loader.prefetch_factor,
+            persistent_workers=loader.persistent_workers,
+        )
+        self.steps = len(self._plan(0, 0))
+
+    def epoch(self, number: int, seed: int) -> Iterator[Batch]:
+        rank, world = running.rank(), running.world_size()
+        shares = [_share(step, rank, world) for step in self._plan(number, seed)]
+        self.steps = len(shares)
+        mine = [share for share in shares if share]
+        # One row at a time: the sampler gives numbers, not lists of them.
+        self._lists.lists = [share[0] for share in mine] if self._single else mine
+        batches = iter(self._mine)
+        for share in shares:
+            if share:
+                batch = next(batches)
+                yield batch, 1 if self._single else len(share)
+            else:
+                yield None, 0
+
+    def _plan(self, number: int, seed: int) -> list[list[Any]]:
+        """The row numbers of every step of the whole job, the same on all workers."""
+        loader, world = self._loader, running.world_size()
+        sampler: Any = loader.batch_sampler
+        with _same_random_numbers(loader, number, seed):
+            if self._single:
+                return _cut(_order(loader.sampler, seed, number), world, drop_last=False)
+            if type(sampler) is not BatchSampler:
+                lists = [list(batch) for batch in sampler]
+                if self._whole:
+                    return lists
+                # Each list is one worker's: a step is one for each of them.
+                return [_Step(lists[i : i + world]) for i in range(0, len(lists), world)]
+            order = _order(sampler.sampler, seed, number)
+            size = sampler.batch_size * (1 if self._whole else world)
+            return _cut(order, size, drop_last=sampler.drop_last)
+
+
+class _Step(list[Any]):
+    """One list of row numbers for each worker; the last ones may have none."""
+
+
+def _share(step: list[Any], rank: int, world: int) -> list[Any]:
+    if isinstance(step, _Step):
+        return list(step[rank]) if rank < len(step) else []
+    # The first workers take one row more.
+    each, more = divmod(len(step), world)
+    begin = rank * each + min(rank, more)
+    return step[begin : begin + each + (rank < more)]
+
+
+def _cut(order: list[Any], size: int, *, drop_last: bool) -> list[list[Any]]:
+    end = len(order) // size * size if drop_last else len(order)
+    return [order[i : min(i + size, end)] for i in range(0, end, size)]
+
+
+def _order(sampler: Any, seed: int, number: int) -> list[Any]:
+    if type(sampler) is SequentialSampler:
+        return list(range(len(sampler)))
+    if type(sampler) is RandomSampler and not sampler.replacement and sampler.generator is None:
+        generator = torch.Generator().manual_seed((seed << 20) + number)
+        return list(torch.randperm(len(sampler), generator=generator).tolist())
+    return list(sampler)
+
+
+@contextlib.contextmanager
+def _same_random_numbers(loader: Any, number: int, seed: int) -> Iterator[None]:
+    """All workers draw the same numbers inside, whatever the sampler draws them from."""
+    key = (seed << 20) + number
+    for owner in (loader.sampler, loader.batch_sampler):
+        generator = getattr(owner, "generator", None)
+        if isinstance(generator, torch.Generator):
+            generator.manual_seed(key)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key)
+        yield
+
+
+def split_batch(batch: Any) -> tuple[Any, Any]:
+    """Features and target of a batch, as a model and a loss take them."""
+    if isinstance(batch, dict):
+        raise InvalidArgumentError(
+            f"a batch is a dict with the keys {sorted(batch)}; give (features, target), or a loop of "
+            "your own"
+        )
+    *features, target = batch
+    return spread(features), target
+
+
+def spread(features: Any) -> Any:
+    """A single list of features is the features themselves."""
+    if len(features) == 1 and isinstance(features[0], list | tuple):
+        return features[0]
+    return features

@@ -1,0 +1,258 @@
+"""Training, evaluation and prediction, as the workers run them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from orca import running
+from orca.adapters.torch.feeds import Feed, spread
+from orca.adapters.torch.runner import Runner
+from orca.adapters.torch.session import ModelSpec, Session, make_metrics
+from orca.adapters.torch.trainer import DrivenTrainer, FitOptions, Trainer
+from orca.adapters.torch.trees import pack, unpack
+from orca.data import Shard
+from orca.errors import InvalidArgumentError
+from orca.objects import allgather_object
+from orca.pickles import loads
+
+_sessions: dict[str, tuple[int, Session]] = {}  # by Estimator: the version of its state
+
+SESSION_LOST = "session lost"
+"""What a task returns when some worker does not have the Estimator's state."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """What every call of an Estimator says to its workers."""
+
+    estimator: str
+    version: int  # of the state that the workers must have
+    spec: Shard  # the pickled ModelSpec
+    state: Any  # None, or packed state dicts for workers that have none
+    has_state: bool  # whether ``state`` says all; False: use what you have
+    seed: int | None = None
+
+
+def _session(call: Call) -> Session | None:
+    """This worker's session, if all workers have theirs."""
+    version, session = _sessions.get(call.estimator, (-1, None))
+    here = (running.rank(), running.world_size())
+    has = session is not None and version == call.version and session.place == here
+    if all(allgather_object(has)):
+        assert session is not None
+        session.connect()
+        return session
+    if not call.has_state:
+        return None
+    spec: ModelSpec = loads(list(call.spec.view()))
+    state = None if call.state is None else unpack(call.state)
+    session = Session(spec, state, call.seed)
+    _sessions[call.estimator] = (call.version, session)
+    return session
+
+
+def fit(call: Call, options: FitOptions) -> Any:
+    """Trains; returns this worker's statistics an epoch, and on rank 0 the state."""
+    session = _session(call)
+    if session is None:
+        return SESSION_LOST
+    if not session.optimizers:
+        raise InvalidArgumentError("fit needs an optimizer; give from_torch(optimizer=)")
+    if session.criterion is None and session.operator is None:
+        raise InvalidArgumentError(
+            "If a loss_creator is not provided, you must provide a custom training operator."
+        )
+    feed = options.source.open(options.batch_size, session.spec.config, True)
+    validation = (
+        None
+        if options.validation is None
+        else options.validation.open(options.batch_size, session.spec.config, False)
+    )
+    del _sessions[call.estimator]  # Until it is whole again.
+    runner = Runner(session, list(options.callbacks), {"epochs": options.epochs})
+    driven = runner.drives_backward() or session.operator_trains()
+    trainer: Any = (DrivenTrainer if driven else Trainer)(session, options, runner)
+    stats: list[dict[str, Any]] = []
+    runner.begin()
+    for _ in range(options.epochs):
+        runner.call("before_train_epoch", "on_epoch_begin", session.epoch)
+        found = trainer.epoch(feed)
+        if validation is not None:
+            scores = _evaluate(session, validation, None, runner)
+            found |= {_validation_name(key): value for key, value in scores.items()}
+        stats.append(found)
+        runner.epoch_stats = found
+        session.epoch += 1
+        runner.call("after_train_epoch", "on_epoch_end", session.epoch, found)
+        if trainer.is_over() or runner.must_stop():
+            break
+    runner.call("after_run", "on_train_end", stats[-1] if stats else None)
+    _sessions[call.estimator] = (call.version + 1, session)
+    state = session.state()
+    return stats, pack(state) if running.rank() == 0 else None
+
+
+def _validation_name(key: str) -> str:
+    return key if key == "val_loss" else f"val_{key.lower()}"
+
+
+def evaluate(
+    call: Call,
+    source: Any,
+    batch_size: int,
+    num_steps: int | None,
+    callbacks: tuple[Any, ...],
+    info: dict[str, Any] | None,
+) -> Any:
+    """Evaluates; every worker returns the same metrics."""
+    session = _session(call)
+    if session is None:
+        return SESSION_LOST
+    feed = source.open(batch_size, session.spec.config, False)
+    runner = Runner(session, list(callbacks), {})
+    runner.call("before_run")
+    found = _evaluate(session, feed, num_steps, runner, info)
+    runner.call("after_run")
+    return found
+
+
+def _evaluate(
+    session: Session,
+    feed: Feed,
+    num_steps: int | None,
+    runner: Runner,
+    info: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    metrics = make_metrics(session.spec.metrics)
+    batches = itertools.islice(feed.epoch(0, 0), num_steps)
+    runner.call("before_val_epoch")
+    if session.operator_validates():
+        own = session.operator.validate((b for b, rows in batches if rows), info or {}, metrics)
+        rows = int(own.pop("num_samples", 0))
+        sums = {name: (float(value) * rows, float(rows)) for name, value in own.items()}
+    else:
+        rows, loss, weight = _score(session, batches, metrics, runner)
+        sums = {} if session.criterion is None else {"val_loss": (loss, weight)}
+    everybody = allgather_object((rows, sums, {n: m.state() for n, m in metrics.items()}))
+    found: dict[str, Any] = {"num_samples": sum(each[0] for each in everybody)}
+    for name, metric in metrics.items():
+        metric.reset()
+        for each in everybody:
+            metric.merge(each[2][name])
+        found[name] = metric.compute()
+    for name in sums:
+        total = sum(each[1][name][0] for each in everybody)
+        divisor = sum(each[1][name][1] for each in everybody)
+        is_sum = session.criterion is not None and session.criterion.is_sum
+        found[name] = total if is_sum else (total / divisor if divisor else math.nan)
+    runner.metrics_stats = found
+    runner.call("after_val_epoch")
+    return found
+
+
+def _score(
+    session: Session, batches: Any, metrics: dict[str, Any], runner: Runner
+) -> tuple[int, float, float]:
+    """Rows, the sum of losses and of their weights, of this worker."""
+    rows_done, loss_sum, weight_sum = 0, 0.0, 0.0
+    criterion = session.criterion
+    session.model.eval()
+    with torch.no_grad():
+        for index, (batch, rows) in enumerate(batches):
+            if rows == 0:
+                continue
+            runner.batch, runner.rows, runner.batch_idx = batch, rows, index
+            runner.weight = float(rows)
+            if runner:
+                runner.call("before_val_iter")
+            if runner.main is not None:
+                runner.main.on_val_forward(runner)
+            else:
+                runner.forward()
+            if criterion is not None and runner.loss is not None and runner.weight:
+                scale = 1.0 if criterion.is_sum else runner.weight
+                loss_sum += float(runner.loss) * scale
+                weight_sum += runner.weight
+            for metric in metrics.values():
+                metric(runner.output, runner.target)
+            rows_done += rows
+            if runner:
+                runner.call("after_val_iter")
+    return rows_done, loss_sum, weight_sum
+
+
+def predict(call: Call, source: Any, batch_size: int, callbacks: tuple[Any, ...]) -> Any:
+    """Predicts; returns this worker's rows, in order."""
+    session = _session(call)
+    if session is None:
+        return SESSION_LOST
+    runner = Runner(session, list(callbacks), {})
+    # Whole runs of rows, so that the parts only have to be put behind each other.
+    rank, world, rows = running.rank(), running.world_size(), len(source.store)
+    begin, end = rank * rows // world, (rank + 1) * rows // world
+    session.model.eval()
+    parts: list[Any] = []
+    runner.call("before_pred_epoch")
+    with torch.no_grad():
+        for index, batch in enumerate(source.slices(begin, end, batch_size)):
+            runner.batch, runner.batch_idx = spread(list(batch)), index
+            runner.call("before_pred_iter")
+            if runner.main is not None:
+                runner.main.on_pred_forward(runner)
+            elif session.operator is not None:
+                runner.output = session.operator.predict_batch(runner.batch)
+            else:
+                runner.forward_only()
+            parts.append(_to_numpy(runner.output))
+            runner.call("after_pred_iter")
+    runner.call("after_pred_epoch")
+    return Shard(_join(parts)) if parts else None
+
+
+def _to_numpy(output: Any) -> Any:
+    if isinstance(output, torch.Tensor):
+        if output.dtype is torch.bfloat16:
+            output = output.float()
+        array = output.numpy()
+        # Trailing dimensions of one element say nothing.
+        while array.ndim > 1 and array.shape[-1] == 1:
+            array = array[..., 0]
+        return array
+    if isinstance(output, np.ndarray):
+        return output
+    if isinstance(output, dict):
+        return {key: _to_numpy(value) for key, value in output.items()}
+    return tuple(_to_numpy(value) for value in output)
+
+
+def _join(parts: list[Any]) -> Any:
+    if isinstance(parts[0], dict):
+        return {key: _join([part[key] for part in parts]) for key in parts[0]}
+    if isinstance(parts[0], tuple):
+        return tuple(_join([part[i] for part in parts]) for i in range(len(parts[0])))
+    return np.concatenate(parts)
+
+
+def forget(estimator: str) -> None:
+    """Frees what this worker keeps of an Estimator."""
+    _sessions.pop(estimator, None)
+
+
+def update_schedulers(call: Call, metric: float | None) -> Any:
+    """One step of every scheduler; with a metric for those that want one."""
+    session = _session(call)
+    if session is None:
+        return SESSION_LOST
+    for scheduler in session.schedulers:
+        if metric is None:
+            scheduler.step()
+        else:
+            scheduler.step(metric)
+    _sessions[call.estimator] = (call.version + 1, session)
+    return pack(session.state()) if running.rank() == 0 else None

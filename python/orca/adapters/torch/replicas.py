@@ -1,0 +1,206 @@
+"""A copy of the weights in each worker; all of them make the same update.
+
+For every model and optimizer that cannot share: optimizers that look at whole parameters, sparse gradients, code of the
+user's that writes to weights or drives its own backward passes, workers on several machines.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from orca import running
+from orca._native import _core
+from orca.adapters.torch.shared_state import shared_block
+from orca.adapters.torch.trees import type_name
+from orca.data import SharedBlock
+from orca.objects import allgather_object, broadcast_object
+
+
+class Replicas:
+    """The gradients of one session.
+
+    Args:
+        parameters: The trainable ones, by name.
+        optimizers: Any.
+    """
+
+    way = "a copy of the weights in each worker"
+
+    def __init__(
+        self, parameters: dict[str, torch.nn.Parameter], optimizers: list[torch.optim.Optimizer]
+    ) -> None:
+        self.parameters = list(parameters.values())
+        self.optimizers = optimizers
+        self.layout = _core.FlatLayout(
+            [(name, type_name(p), p.numel(), 0) for name, p in parameters.items()]
+        )
+        self._shared = running.local_world_size() == running.world_size()
+        size = _core.GradientExchange.block_size(
+            self.layout, running.world_size() if self._shared else 1
+        )
+        self._block = shared_block(size) if self._shared else SharedBlock(size)
+        for parameter in self.parameters:
+            _broadcast(parameter.data)
+        self.connect()
+
+    def connect(self) -> None:
+        """Forms the exchange with the workers of the current call."""
+        self.exchange = _core.GradientExchange(
+            running.communicator()._native, self.layout, self._block.native, self._shared
+        )
+
+    def step(self, weight: float, loss: float, rows: int, *, leaves: bool, policy: Any) -> Any:
+        """Joins the gradients and updates this worker's weights; returns the sum of all workers."""
+        total = self.join(weight, loss, rows, leaves=leaves, policy=policy)
+        if total[0] and policy.goes_on(total):
+            policy.clip([p for p in self.parameters if p.grad is not None])
+            for optimizer in self.optimizers:
+                optimizer.step()
+        for parameter in self.parameters:
+            parameter.grad = None
+        return total
+
+    def join(self, weight: float, loss: float, rows: int, *, leaves: bool, policy: Any) -> Any:
+        """Makes every worker's gradients those of all rows together."""
+        exchange = self.exchange
+        sparse: dict[int, torch.Tensor] = {}
+        if weight:
+            pointers = []
+            for i, parameter in enumerate(self.parameters):
+                gradient = parameter.grad
+                if gradient is not None and gradient.is_sparse:
+                    sparse[i] = gradient
+                    gradient = None
+                elif gradient is not None and not gradient.is_contiguous():
+                    gradient = parameter.grad = gradient.contiguous()
+                pointers.append(0 if gradient is None else gradient.data_ptr())
+            exchange.collect(pointers)
+        total = exchange.meet(weight, loss, rows, leaves, policy.is_sum)
+        if total[0]:
+            self._spread(weight, total, sparse, policy.is_sum)
+        exchange.leave()
+        return total
+
+    def _spread(
+        self, weight: float, total: Any, sparse: dict[int, torch.Tensor], is_sum: bool
+    ) -> None:
+        exchange = self.exchange
+        used = exchange.used()
+        for parameter, is_used in zip(self.parameters, used, strict=True):
+            if not is_used:
+                parameter.grad = None
+            elif parameter.grad is None:
+                parameter.grad = torch.empty_like(parameter, memory_format=torch.contiguous_format)
+        exchange.reduce_all()
+        exchange.spread([0 if p.grad is None else p.grad.data_ptr() for p in self.parameters])
+        if not total[7]:
+            factor = 1.0 if is_sum else (weight / total[0] if weight else 0.0)
+            self._join_sparse(sparse, factor)
+
+    def _join_sparse(self, mine: dict[int, torch.Tensor], factor: float) -> None:
+        parts = {}
+        for i, gradient in mine.items():
+            whole = gradient.coalesce()
+            parts[i] = (whole.indices().numpy(), (whole.values() * factor).numpy())
+        everybody = allgather_object(parts)
+        for i in sorted(set().union(*everybody)):
+            found = [each[i] for each in everybody if i in each]
+            indices = torch.cat([torch.from_numpy(f[0]) for f in found], dim=1)
+            values = torch.cat([torch.from_numpy(f[1]) for f in found])
+            shape = self.parameters[i].shape
+            self.parameters[i].grad = torch.sparse_coo_tensor(indices, values, shape).coalesce()
+
+    def check_untouched(self) -> None:
+        """Everybody may write to his own copy."""
+
+    def model_tensors(self) -> dict[int, Any]:
+        """Nothing lies in shared memory."""
+        return {}
+
+    def give_back(self) -> None:
+        """The optimizers have had the parameters all along."""
+
+    def optimizer_states(self) -> list[dict[str, Any]]:
+        """The state dict of each optimizer."""
+        return [optimizer.state_dict() for optimizer in self.optimizers]
+
+
+def _broadcast(tensor: torch.Tensor, root: int = 0) -> None:
+    if running.world_size() == 1 or tensor.numel() == 0:
+        return
+    whole = tensor.contiguous()
+    running.broadcast(whole, root)
+    if whole is not tensor:
+        tensor.copy_(whole)
+
+
+class DrivenReplicas(Replicas):
+    """For training loops of the user's: gradients are joined when a backward pass ends.
+
+    A worker that has no batch left goes on joining with nothing of its own until all are done, so
+    workers may make different numbers of steps and of backward passes.
+    """
+
+    def __init__(
+        self, parameters: dict[str, torch.nn.Parameter], optimizers: list[torch.optim.Optimizer]
+    ) -> None:
+        super().__init__(parameters, optimizers)
+        self._touched: set[int] | None = None
+        self.rows = 1
+        for index, parameter in enumerate(self.parameters):
+            parameter.register_post_accumulate_grad_hook(self._hook_of(index))
+
+    def _hook_of(self, index: int) -> Any:
+        def hook(_parameter: torch.Tensor) -> None:
+            if self._touched is None:
+                self._touched = set()
+                engine: Any = torch.autograd.Variable._execution_engine
+                engine.queue_callback(self._join_touched)
+            self._touched.add(index)
+
+        return hook
+
+    def _join_touched(self) -> None:
+        """At the end of a backward pass: the gradients that it made."""
+        touched, self._touched = self._touched or set(), None
+        aside = {i: p.grad for i, p in enumerate(self.parameters) if i not in touched}
+        for i in aside:
+            self.parameters[i].grad = None
+        self.join(float(self.rows), 0.0, self.rows, leaves=False, policy=_Plain)
+        for i, gradient in aside.items():
+            # What another worker's pass has touched beside ours joins what was there.
+            found = self.parameters[i].grad
+            if gradient is not None:
+                self.parameters[i].grad = gradient if found is None else gradient.add_(found)
+
+    def boundary(self, has_batch: bool) -> bool:
+        """Between two steps; says whether some worker has another batch."""
+        while True:
+            total = self.exchange.meet(0.0, 0.0, int(has_batch), True, False)
+            if total[6]:
+                self.exchange.leave()
+                return bool(total[2] > 0)
+            self.exchange.reduce_all()
+            if not total[7]:
+                self._join_sparse({}, 0.0)
+            self.exchange.leave()
+
+    def settle(self, steps: int) -> None:
+        """After an epoch: who made fewer steps takes over from who made the most."""
+        counts = allgather_object(steps)
+        if len(set(counts)) == 1:
+            return
+        best = counts.index(max(counts))
+        for parameter in self.parameters:
+            _broadcast(parameter.data, best)
+        states = broadcast_object([o.state_dict() for o in self.optimizers], best)
+        for optimizer, state in zip(self.optimizers, states, strict=True):
+            optimizer.load_state_dict(state)
+
+
+class _Plain:
+    """A mean, and no other rules."""
+
+    is_sum = False

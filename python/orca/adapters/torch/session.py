@@ -1,0 +1,347 @@
+"""What a worker keeps of an Estimator between calls: model, optimizer, and how they are kept equal on all workers."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from orca import running
+from orca.adapters.torch.losses import Criterion, required_arguments
+from orca.adapters.torch.replicas import DrivenReplicas, Replicas, _broadcast
+from orca.adapters.torch.shared_state import ELEMENTWISE, SharedState
+from orca.adapters.torch.training_operator import TrainingOperator
+from orca.adapters.torch.trees import type_name, unpack
+from orca.errors import InvalidArgumentError, MismatchError
+from orca.objects import allgather_object
+
+_log = logging.getLogger("orca")
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """What an Estimator is made of; sent to the workers once."""
+
+    model: Any
+    optimizer: Any = None
+    loss: Any = None
+    scheduler: Any = None
+    metrics: tuple[Any, ...] = ()
+    config: dict[str, Any] = field(default_factory=dict)
+    step_freq: str | None = "epoch"
+    elementwise: bool | None = None
+    operator: Any = None
+    hook: Any = None
+
+
+class Session:
+    """The models, optimizers and schedulers of one Estimator on one worker."""
+
+    def __init__(self, spec: ModelSpec, state: dict[str, Any] | None, seed: int | None) -> None:
+        self.spec = spec
+        self.place = (running.rank(), running.world_size())
+        if spec.hook is not None:
+            spec.hook()
+        if seed is not None:
+            torch.manual_seed(seed)
+        self.models = make_models(spec)
+        self.optimizers, self.schedules = _make_optimizers(spec, self.models)
+        self.schedulers = _make_schedulers(spec, self.optimizers)
+        self.criterion = _make_criterion(spec)
+        self.operator: Any = self._make_operator()
+        self.epoch = 0
+        self.global_step = 0
+        if state is not None:
+            self._load(state)
+        self._check_alike()
+        for model in self.models:
+            for tensor in (*model.parameters(), *model.buffers()):
+                _broadcast(tensor.data)
+        self.sync: SharedState | Replicas | None = None
+        self.reason = ""
+
+    @property
+    def model(self) -> nn.Module:
+        """The first model."""
+        return self.models[0]
+
+    def versions(self) -> int:
+        """Changes when somebody writes to a parameter."""
+        return sum(p._version for model in self.models for p in model.parameters())
+
+    def choose_sync(self, *, written: bool) -> SharedState | Replicas:
+        """Decides how the gradients of the workers are joined.
+
+        Args:
+            written: Whether the first step wrote to a parameter, here.
+        """
+        parameters = self._trained()
+        shares, self.reason = self._may_share(parameters)
+        if any(allgather_object(written)):
+            shares, self.reason = False, "the model writes to its parameters"
+        self._owned = parameters
+        self.sync = (SharedState if shares else Replicas)(parameters, self.optimizers)
+        return self.sync
+
+    def drive(self, why: str) -> None:
+        """From now on the user makes the backward passes."""
+        state = None if self.sync is None else unpack(self.sync.optimizer_states())
+        parameters = self._trained() if self.sync is None else self._owned
+        if state is not None:
+            for parameter in parameters.values():
+                parameter.data = parameter.data.clone()
+            assert self.sync is not None
+            self.sync.give_back()
+            for optimizer, found in zip(self.optimizers, state, strict=True):
+                optimizer.load_state_dict(found)
+        self._owned = parameters
+        self.reason = why
+        self.sync = DrivenReplicas(parameters, self.optimizers)
+
+    def operator_trains(self) -> bool:
+        """Whether the training operator makes the steps."""
+        changed = ("train_epoch", "train_batch", "forward_batch")
+        return self._operator_changes(changed) or self.criterion is None
+
+    def operator_validates(self) -> bool:
+        """Whether the training operator evaluates."""
+        return self._operator_changes(("validate", "validate_batch", "forward_batch"))
+
+    def _operator_changes(self, names: tuple[str, ...]) -> bool:
+        return self.operator is not None and any(
+            getattr(type(self.operator), name) is not getattr(TrainingOperator, name)
+            for name in names
+        )
+
+    def _make_operator(self) -> Any:
+        kind = self.spec.operator
+        if kind is None or kind is TrainingOperator:
+            return None
+        return kind(
+            config=dict(self.spec.config),
+            models=self.models,
+            optimizers=self.optimizers,
+            world_rank=running.rank(),
+            criterion=self.criterion,
+            schedulers=self.schedulers,
+        )
+
+    def connect(self) -> None:
+        """Prepares for another call, which may have other connections."""
+        if self.sync is not None:
+            self.sync.connect()
+
+    def average_buffers(self, rows: int) -> None:
+        """Running statistics become the mean over the workers, each weighed with its rows."""
+        if running.world_size() == 1:
+            return
+        buffers = [b for model in self.models for b in model.buffers()]
+        if not buffers:
+            return
+        total = float(running.allreduce(np.array([float(rows)]))[0])
+        if total == 0:
+            return
+        for buffer in buffers:
+            if buffer.is_floating_point():
+                buffer.mul_(rows / total)
+                whole = buffer.contiguous()
+                running.allreduce(whole)
+                buffer.copy_(whole)
+            else:
+                _broadcast(buffer)
+
+    def state(self) -> dict[str, Any]:
+        """Everything that a checkpoint keeps, as state dicts."""
+        places = {} if self.sync is None else self.sync.model_tensors()
+        models = []
+        for model in self.models:
+            own = {name: id(p) for name, p in model.named_parameters(remove_duplicate=False)}
+            models.append(
+                {
+                    name: places.get(own.get(name, 0), value)
+                    for name, value in model.state_dict().items()
+                }
+            )
+        optimizers = (
+            [o.state_dict() for o in self.optimizers]
+            if self.sync is None
+            else self.sync.optimizer_states()
+        )
+        return {
+            "epoch": self.epoch,
+            "global_step": self.global_step,
+            "models": models,
+            "optimizers": optimizers,
+            "schedulers": [s.state_dict() for s in self.schedulers],
+            **({} if self.operator is None else {"operator": self.operator.state_dict()}),
+        }
+
+    def _load(self, state: dict[str, Any]) -> None:
+        for model, found in zip(self.models, state["models"], strict=True):
+            model.load_state_dict(found)
+        for optimizer, found in zip(self.optimizers, state.get("optimizers", ()), strict=False):
+            optimizer.load_state_dict(found)
+        for scheduler, found in zip(self.schedulers, state.get("schedulers", ()), strict=False):
+            scheduler.load_state_dict(found)
+        if self.operator is not None and "operator" in state:
+            self.operator.load_state_dict(state["operator"])
+        self.epoch = int(state.get("epoch", 0))
+        self.global_step = int(state.get("global_step", 0))
+
+    def _trained(self) -> dict[str, nn.Parameter]:
+        """What the optimizers update, by name."""
+        several = len(self.models) > 1
+        names = {
+            id(p): f"{i}.{name}" if several else name
+            for i, model in enumerate(self.models)
+            for name, p in model.named_parameters()
+        }
+        found: dict[str, nn.Parameter] = {}
+        for number, optimizer in enumerate(self.optimizers):
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter.requires_grad:
+                        fallback = f"optimizer {number}, parameter {len(found)}"
+                        found[names.get(id(parameter), fallback)] = parameter
+        return found
+
+    def _may_share(self, parameters: dict[str, nn.Parameter]) -> tuple[bool, str]:
+        spec = self.spec
+        if spec.elementwise is False:
+            return False, "elementwise=False"
+        if running.local_world_size() != running.world_size():
+            return False, "workers on several machines"
+        for optimizer in self.optimizers:
+            if type(optimizer) not in ELEMENTWISE and not spec.elementwise:
+                return False, f"{type(optimizer).__name__} may look at whole parameters"
+            if any(not p.requires_grad for g in optimizer.param_groups for p in g["params"]):
+                return False, "the optimizer has frozen parameters"
+        owners = [id(p) for o in self.optimizers for g in o.param_groups for p in g["params"]]
+        if len(set(owners)) < len(owners):
+            return False, "two optimizers update the same parameters"
+        for name, parameter in parameters.items():
+            if parameter.device.type != "cpu" or parameter.layout is not torch.strided:
+                return False, f"{name!r} is not in the memory of the CPU"
+        for model in self.models:
+            for name, module in model.named_modules():
+                if getattr(module, "sparse", False):
+                    return False, f"{name!r} has sparse gradients"
+                if any(hook for hook in module._forward_pre_hooks.values() if _writes(hook)):
+                    return False, f"{name!r} changes its weights in forward"
+        return True, f"{type(self.optimizers[0]).__name__} works element by element"
+
+    def _check_alike(self) -> None:
+        """Every worker must have made the same model."""
+        mine = [
+            (f"model {i}: {name}", type_name(t), tuple(t.shape))
+            for i, model in enumerate(self.models)
+            for name, t in (*model.named_parameters(), *model.named_buffers())
+        ]
+        for rank, theirs in enumerate(allgather_object(mine)):
+            if theirs == mine:
+                continue
+            for a, b in zip([*mine, None], [*theirs, None], strict=False):
+                if a != b:
+                    raise MismatchError(
+                        f"the workers made different models: rank {running.rank()} has "
+                        f"{_describe(a)}, rank {rank} has {_describe(b)}; let the creator make the "
+                        "same model everywhere"
+                    )
+
+
+def _describe(entry: Any) -> str:
+    return "nothing more" if entry is None else f"{entry[0]} {entry[1]} {entry[2]}"
+
+
+def _writes(hook: Any) -> bool:
+    """Whether a hook is one of torch's old ones that compute a weight before each forward."""
+    return type(hook).__module__ in ("torch.nn.utils.spectral_norm", "torch.nn.utils.weight_norm")
+
+
+def _call(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a creator with as many of the arguments as it takes."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return function(*arguments)
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return function(*arguments)
+    taken = sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+    return function(*arguments[:taken])
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def make_models(spec: ModelSpec) -> list[nn.Module]:
+    """The models of a spec; a creator is called."""
+    if isinstance(spec.model, nn.Module):
+        return [spec.model]
+    if isinstance(spec.model, list | tuple):
+        return list(spec.model)
+    models = _listed(_call(spec.model, dict(spec.config)))
+    for model in models:
+        if not isinstance(model, nn.Module):
+            raise InvalidArgumentError(
+                f"the model creator returned a {type(model).__name__}; return a torch.nn.Module"
+            )
+    return models
+
+
+def _make_optimizers(
+    spec: ModelSpec, models: list[nn.Module]
+) -> tuple[list[torch.optim.Optimizer], list[Any]]:
+    if spec.optimizer is None:
+        return [], []
+    if isinstance(spec.optimizer, torch.optim.Optimizer):
+        return [spec.optimizer], []
+    if hasattr(spec.optimizer, "get_optimizer"):
+        from orca.adapters.torch.optimizers import make_optimizer
+
+        parameters = [p for model in models for p in model.parameters() if p.requires_grad]
+        optimizer, schedule = make_optimizer(spec.optimizer, parameters)
+        return [optimizer], [] if schedule is None else [schedule]
+    model = models[0] if len(models) == 1 else models
+    optimizers = _listed(_call(spec.optimizer, model, dict(spec.config)))
+    for optimizer in optimizers:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise InvalidArgumentError(
+                f"the optimizer creator returned a {type(optimizer).__name__}; return a "
+                "torch.optim.Optimizer"
+            )
+    return optimizers, []
+
+
+def _make_schedulers(spec: ModelSpec, optimizers: list[torch.optim.Optimizer]) -> list[Any]:
+    if spec.scheduler is None or not optimizers:
+        return []
+    if hasattr(spec.scheduler, "state_dict"):
+        return [spec.scheduler]
+    optimizer = optimizers[0] if len(optimizers) == 1 else optimizers
+    return _listed(_call(spec.scheduler, optimizer, dict(spec.config)))
+
+
+def _make_criterion(spec: ModelSpec) -> Criterion | None:
+    loss = spec.loss
+    if loss is None:
+        return None
+    if isinstance(loss, type) or (
+        not isinstance(loss, nn.Module) and required_arguments(loss) in (0, 1)
+    ):
+        loss = loss() if isinstance(loss, type) else _call(loss, dict(spec.config))
+    return Criterion(loss)
+
+
+def make_metrics(metrics: tuple[Any, ...]) -> dict[str, Any]:
+    """New metrics by their names."""
+    from orca.learn.metrics import Metric
+
+    found: dict[str, Any] = Metric.convert_metrics_dict(list(metrics), backend="pytorch")
+    return found

@@ -1,0 +1,341 @@
+"""One copy of the weights for all workers of a machine; each updates its share of them.
+
+The user's own optimizer object works on flat slices of the shared weights. That gives the same numbers as working on the
+parameters one by one, for any optimizer that treats every element by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from orca import running
+from orca._native import _core
+from orca.adapters.torch.trees import BlockTensor, type_name
+from orca.data import SharedBlock, _receive_block
+from orca.errors import FailedPreconditionError
+from orca.objects import broadcast_object
+
+ELEMENTWISE = (
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.RMSprop,
+    torch.optim.Adagrad,
+    torch.optim.Adadelta,
+    torch.optim.Adamax,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+)
+
+
+def shared_block(nbytes: int) -> SharedBlock:
+    """A new block that all ranks of this machine have mapped."""
+    mine = SharedBlock(nbytes) if running.rank() == 0 else None
+    number = broadcast_object(mine._hold.id if mine else None)
+    block = mine or _receive_block(number)
+    running.barrier()  # Until then only rank 0 keeps it.
+    return block
+
+
+class SharedState:
+    """Weights, gradients and optimizer state of one session.
+
+    Args:
+        parameters: The trainable ones, by name, in the order of the optimizers' groups.
+        optimizers: Whose groups hold exactly these parameters.
+    """
+
+    way = "shared weights"
+
+    def __init__(
+        self, parameters: dict[str, torch.nn.Parameter], optimizers: list[torch.optim.Optimizer]
+    ) -> None:
+        self._names = list(parameters)
+        self.parameters = list(parameters.values())
+        self.optimizers = optimizers
+        self._rank, self._world = running.rank(), running.world_size()
+        place = {id(parameter): i for i, parameter in enumerate(self.parameters)}
+        groups = [(o, g) for o in optimizers for g in o.param_groups]
+        self._group_of = [0] * len(self.parameters)
+        for number, (_, group) in enumerate(groups):
+            for parameter in group["params"]:
+                self._group_of[place[id(parameter)]] = number
+        # Per group, as the user's optimizer had them.
+        self._members = [[place[id(p)] for p in group["params"]] for _, group in groups]
+        self._groups = groups
+        self.layout = _core.FlatLayout(
+            [
+                (name, type_name(p), p.numel(), group)
+                for name, p, group in zip(self._names, self.parameters, self._group_of, strict=True)
+            ]
+        )
+        self._offsets = [self.layout.offset(i) for i in range(len(self.parameters))]
+        self._weights = shared_block(self.layout.size)
+        self._gradients = shared_block(_core.GradientExchange.block_size(self.layout, self._world))
+        self._states: list[dict[str, Any]] = [{} for _ in self.parameters]  # scalars, by key
+        self._keys: list[set[str]] = [set() for _ in self.parameters]  # of tensors in banks
+        self._banks: dict[tuple[int, str], SharedBlock] = {}  # by optimizer and key
+        self._kinds = [0] * len(self.parameters)
+        self._slices: list[tuple[int, torch.nn.Parameter, torch.Tensor, list[int]]] = []
+        self._take_over(optimizers)
+        self._move_weights()
+        self.connect()
+        self._slice()
+
+    # --- once a call
+
+    def connect(self) -> None:
+        """Forms the exchange with the workers of the current call."""
+        self.exchange = _core.GradientExchange(
+            running.communicator()._native, self.layout, self._gradients.native, True
+        )
+        self.exchange.set_runs(self._kinds)
+
+    # --- the step
+
+    def step(self, weight: float, loss: float, rows: int, *, leaves: bool, policy: Any) -> Any:
+        """Joins the gradients and updates the weights; returns the sum of all workers.
+
+        A worker with a weight of 0 has no gradient. ``policy(total)`` says whether to update, and
+        may raise.
+        """
+        exchange = self.exchange
+        if weight:
+            gradients = [p.grad for p in self.parameters]
+            exchange.collect([0 if g is None else _contiguous(g) for g in gradients])
+        total = exchange.meet(weight, loss, rows, leaves, policy.is_sum)
+        if total[0] and policy.goes_on(total):
+            if not total[7] or self._has_idle:
+                self._follow(exchange.used())
+            exchange.reduce_share()
+            policy.clip([s[1] for s in self._slices if s[1].grad is not None])
+            for optimizer in self.optimizers:
+                optimizer.step()
+            if self._is_new:
+                self._adopt_states()
+        exchange.leave()
+        for parameter in self.parameters:
+            parameter.grad = None
+        return total
+
+    def check_untouched(self) -> None:
+        """Raises when something beside the optimizer wrote to the weights."""
+        versions = sum(p._version for p in self.parameters)
+        if versions == self._versions:
+            return
+        name = next(
+            n
+            for n, p, v in zip(self._names, self.parameters, self._each_version, strict=True)
+            if p._version != v
+        )
+        raise FailedPreconditionError(
+            f"something changed {name!r} in place during training; with shared weights the change of "
+            "every worker is applied: give from_torch(elementwise=False), and each has its own copy"
+        )
+
+    # --- state dicts
+
+    def model_tensors(self) -> dict[int, BlockTensor]:
+        """Where each parameter lies, by its id."""
+        return {id(p): self._tensor(self._weights, i) for i, p in enumerate(self.parameters)}
+
+    def optimizer_states(self) -> list[dict[str, Any]]:
+        """The state dict of each optimizer as if it had the parameters themselves."""
+        self._gather_scalars()
+        found = []
+        for number, optimizer in enumerate(self.optimizers):
+            state: dict[int, Any] = {}
+            groups = []
+            index = 0
+            for (owner, group), members in zip(self._groups, self._members, strict=True):
+                if owner is not optimizer:
+                    continue
+                kept = {key: value for key, value in group.items() if key != "params"}
+                groups.append(kept | {"params": list(range(index, index + len(members)))})
+                for i in members:
+                    if self._states[i] or self._keys[i]:
+                        banks = {key: self._banks[number, key] for key in sorted(self._keys[i])}
+                        state[index] = dict(self._states[i]) | {
+                            key: self._tensor(bank, i) for key, bank in banks.items()
+                        }
+                    index += 1
+            found.append({"state": state, "param_groups": groups})
+        return found
+
+    def give_back(self) -> None:
+        """The optimizers have the parameters themselves again, without state."""
+        for (_, group), members in zip(self._groups, self._members, strict=True):
+            group["params"] = [self.parameters[i] for i in members]
+        for optimizer in self.optimizers:
+            optimizer.state.clear()
+
+    # --- inside
+
+    def _tensor(self, block: SharedBlock, i: int) -> BlockTensor:
+        p = self.parameters[i]
+        return BlockTensor(block, type_name(p), tuple(p.shape), self._offsets[i])
+
+    def _move_weights(self) -> None:
+        """The model's parameters become views of the block; rank 0's values win."""
+        with torch.no_grad():
+            for i, parameter in enumerate(self.parameters):
+                view = self._tensor(self._weights, i).tensor()
+                if self._rank == 0:
+                    view.copy_(parameter)
+                parameter.data = view
+        running.barrier()
+        self._note_versions()
+
+    def _note_versions(self) -> None:
+        self._each_version = [p._version for p in self.parameters]
+        self._versions = sum(self._each_version)
+
+    def _take_over(self, optimizers: list[torch.optim.Optimizer]) -> None:
+        """State that the optimizers bring along: of a loaded checkpoint, or an instance's own."""
+        for number, optimizer in enumerate(optimizers):
+            for i, parameter in enumerate(self.parameters):
+                for key, value in optimizer.state.get(parameter, {}).items():
+                    if (
+                        isinstance(value, torch.Tensor)
+                        and value.shape == parameter.shape
+                        and value.dim()
+                    ):
+                        self._keys[i].add(key)
+                    else:
+                        self._states[i][key] = value
+            for key in sorted(set().union(*self._keys)):
+                block = shared_block(self.layout.size)
+                self._banks[number, key] = block
+                for i, parameter in enumerate(self.parameters):
+                    if self._rank == 0 and key in optimizer.state.get(parameter, {}):
+                        self._tensor(block, i).tensor().copy_(optimizer.state[parameter][key])
+        running.barrier()
+        # What has another state is updated by itself.
+        marks = [
+            (tuple(sorted(keys)), tuple((k, _plain(v)) for k, v in sorted(state.items())))
+            for keys, state in zip(self._keys, self._states, strict=True)
+        ]
+        known: dict[Any, int] = {}
+        self._kinds = [known.setdefault(mark, len(known)) for mark in marks]
+
+    def _slice(self) -> None:
+        """Gives every optimizer its slices of the shared weights, with their state."""
+        self.exchange.set_runs(self._kinds)
+        bank = self.exchange.bank()
+        self._slices = []
+        for _, group in self._groups:
+            group["params"] = []
+        for optimizer in self.optimizers:
+            optimizer.state.clear()
+        for dtype, group, kind, begin, end in self.layout.runs(self._kinds):
+            first, last = _core.FlatLayout.share(begin, end, self._rank, self._world)
+            members = [
+                i
+                for i, offset in enumerate(self._offsets)
+                if begin <= offset < end and self._kinds[i] == kind and self._group_of[i] == group
+            ]
+            weights = self._flat(self._weights, dtype, first, last)
+            flat = torch.nn.Parameter(weights)
+            gradient = _as_type(torch.from_numpy(bank[first:last]), dtype)
+            flat.grad = gradient
+            optimizer, settings = self._groups[group]
+            settings["params"].append(flat)
+            state = {key: _copy(value) for key, value in self._states[members[0]].items()}
+            number = self.optimizers.index(optimizer)
+            for key in self._keys[members[0]]:
+                state[key] = self._flat(self._banks[number, key], dtype, first, last)
+            if state:
+                optimizer.state[flat] = state
+            self._slices.append((group, flat, gradient, members))
+        self._has_idle = False
+        self._is_new = any(not optimizer.state.get(s[1]) for optimizer, s in self._owners())
+
+    def _owners(self) -> list[tuple[torch.optim.Optimizer, Any]]:
+        return [(self._groups[s[0]][0], s) for s in self._slices]
+
+    def _flat(self, block: SharedBlock, dtype: str, first: int, last: int) -> torch.Tensor:
+        count = (last - first) // getattr(torch, dtype).itemsize
+        return BlockTensor(block, dtype, (count,), first).tensor()
+
+    def _follow(self, used: list[bool]) -> None:
+        """A parameter that no worker has a gradient of is left alone in this step."""
+        if any(len({used[i] for i in s[3]}) > 1 for s in self._slices):
+            self._gather_scalars()
+            known: dict[tuple[int, bool], int] = {}
+            self._kinds = [
+                known.setdefault((kind, flag), len(known))
+                for kind, flag in zip(self._kinds, used, strict=True)
+            ]
+            self._slice()
+        for _, flat, gradient, members in self._slices:
+            flat.grad = gradient if used[members[0]] else None
+        self._has_idle = not all(used)
+
+    def _gather_scalars(self) -> None:
+        """Notes what the optimizers know of each slice for its parameters."""
+        for optimizer, (_, flat, _, members) in self._owners():
+            state = optimizer.state.get(flat, {})
+            scalars = {k: v for k, v in state.items() if not _is_elementwise(v, flat)}
+            keys = {k for k, v in state.items() if _is_elementwise(v, flat)}
+            for i in members:
+                self._states[i] = {k: _copy(v) for k, v in scalars.items()}
+                self._keys[i] = keys
+
+    def _adopt_states(self) -> None:
+        """Moves what the optimizers have made in their first step into shared memory."""
+        for optimizer, (_, flat, _, _) in self._owners():
+            number = self.optimizers.index(optimizer)
+            state = optimizer.state.get(flat, {})
+            for key in sorted(k for k, v in state.items() if _is_elementwise(v, flat)):
+                if (number, key) not in self._banks:
+                    self._banks[number, key] = shared_block(self.layout.size)
+                dtype = type_name(flat)
+                first = (flat.data_ptr() - self._base()) if flat.numel() else 0
+                view = self._flat(
+                    self._banks[number, key], dtype, first, first + flat.numel() * flat.itemsize
+                )
+                view.copy_(state[key])
+                state[key] = view
+        self._is_new = any(
+            flat.grad is None and not optimizer.state.get(flat)
+            for optimizer, (_, flat, _, _) in self._owners()
+        )
+
+    def _base(self) -> int:
+        return int(self._weights.array("uint8", (1,)).ctypes.data)
+
+
+def _contiguous(gradient: torch.Tensor) -> int:
+    if not gradient.is_contiguous():
+        # In place, so that the memory lives as long as the parameter's gradient.
+        gradient.set_(gradient.contiguous())  # type: ignore[call-overload]
+    return gradient.data_ptr()
+
+
+def _is_elementwise(value: Any, flat: torch.Tensor) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape == flat.shape
+
+
+def _as_type(data: torch.Tensor, dtype: str) -> torch.Tensor:
+    return data.view(getattr(torch, dtype))
+
+
+def _copy(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return tuple(value.detach().double().reshape(-1).tolist())
+    return value if isinstance(value, int | float | bool | str | type(None)) else repr(value)
+
+
+def global_norm(slices: list[torch.nn.Parameter]) -> float:
+    """The 2-norm of the whole gradient, of which each worker has a part."""
+    import numpy as np
+
+    squares = sum(float(s.grad.double().pow(2).sum()) for s in slices if s.grad is not None)
+    return math.sqrt(float(running.allreduce(np.array([squares]))[0]))

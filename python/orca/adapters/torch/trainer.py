@@ -1,0 +1,296 @@
+"""Epochs of training on a worker."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from orca import running
+from orca.adapters.torch.feeds import Feed
+from orca.adapters.torch.replicas import DrivenReplicas
+from orca.adapters.torch.runner import Runner
+from orca.adapters.torch.session import Session
+from orca.adapters.torch.shared_state import SharedState, global_norm
+from orca.errors import OrcaError
+
+_log = logging.getLogger("orca")
+
+
+class NotFiniteError(OrcaError, ArithmeticError):
+    """A loss or a gradient is NaN or infinite."""
+
+
+@dataclass
+class FitOptions:
+    """The arguments of one ``fit``."""
+
+    epochs: int
+    batch_size: int
+    source: Any
+    validation: Any = None
+    max_steps: int | None = None
+    seed: int = 0
+    on_nan: str = "raise"
+    clip_value: tuple[float, float] | None = None
+    clip_norm: float | None = None
+    profile: bool = False
+    callbacks: tuple[Any, ...] = ()
+    info: dict[str, Any] | None = None
+
+
+class Policy:
+    """What to do with a step before it is taken."""
+
+    def __init__(self, options: FitOptions, session: Session) -> None:
+        self._options, self._session = options, session
+        self.is_sum = bool(session.criterion and session.criterion.is_sum)
+        self.skipped = 0
+        self.names: list[str] = list(session._trained())
+
+    def goes_on(self, total: Any) -> bool:
+        """Whether the weights are updated; the same on all workers."""
+        _, loss, _, bad_loss, bad_gradient, bad_tensor, _, _ = total
+        if (bad_loss < 0 and bad_gradient < 0) or self._options.on_nan == "ignore":
+            return True
+        if self._options.on_nan == "skip":
+            self.skipped += 1
+            return False
+        rank = bad_loss if bad_loss >= 0 else bad_gradient
+        what = "loss is" if bad_loss >= 0 else f"gradient of {self.names[bad_tensor]!r} is"
+        raise NotFiniteError(
+            f"rank {rank}, step {self._session.global_step}: the {what} not finite"
+            f"{f' ({loss})' if bad_loss >= 0 else ''}; lower the learning rate, clip gradients, "
+            'look at that batch, or give fit(on_nan="skip")'
+        )
+
+    def clip(self, parameters: list[torch.nn.Parameter]) -> None:
+        """Limits the joined gradients."""
+        if self._options.clip_value is not None:
+            low, high = self._options.clip_value
+            for parameter in parameters:
+                assert parameter.grad is not None
+                parameter.grad.clamp_(low, high)
+        limit = self._options.clip_norm
+        if limit is None:
+            return
+        if isinstance(self._session.sync, SharedState):
+            norm = global_norm(parameters)
+        else:
+            squares = sum(float(p.grad.double().pow(2).sum()) for p in parameters)  # type: ignore[union-attr]
+            norm = math.sqrt(squares)
+        if norm > limit:
+            for parameter in parameters:
+                assert parameter.grad is not None
+                parameter.grad.mul_(limit / (norm + 1e-6))
+
+
+class Trainer:
+    """Epochs whose steps are ours."""
+
+    def __init__(self, session: Session, options: FitOptions, runner: Runner) -> None:
+        self._session, self._options, self._runner = session, options, runner
+        self._policy = Policy(options, session)
+        self._begin_step = session.global_step
+
+    def is_over(self) -> bool:
+        """Whether all steps that were asked for are done."""
+        limit = self._options.max_steps
+        return limit is not None and self._session.global_step - self._begin_step >= limit
+
+    def epoch(self, feed: Feed) -> dict[str, Any]:
+        """One pass over this worker's batches; returns its statistics."""
+        session, options = self._session, self._options
+        for model in session.models:
+            model.train()
+        begin = time.perf_counter()
+        rows_done, loss_sum, last, batches = 0, 0.0, math.nan, 0
+        self._watch = {"fwd": 0.0, "bwd": 0.0}
+        stream = feed.epoch(session.epoch, options.seed)
+        known = feed.steps is not None
+        runner = self._runner
+        for index in itertools.count():
+            batch, rows = next(stream, (None, -1))
+            if rows < 0 and known:
+                break
+            loss, weight = math.nan, 0.0
+            written = False
+            runner.batch_idx = index
+            if runner:
+                runner.call("before_train_iter", "on_batch_begin", index)
+            if rows > 0:
+                before = 0 if session.sync else session.versions()
+                loss, weight = self._forward_backward(batch, rows)
+                written = not session.sync and session.versions() != before
+            if session.sync is None:
+                self._announce(session.choose_sync(written=written), feed)
+            assert session.sync is not None
+            total = session.sync.step(
+                weight, loss, max(rows, 0), leaves=rows < 0, policy=self._policy
+            )
+            if total[6] and not known:
+                break
+            session.sync.check_untouched()
+            session.global_step += 1
+            if rows > 0:
+                rows_done += rows
+                loss_sum += rows * loss
+                last = loss
+                batches += 1
+            self._after_step(total)
+            if runner:
+                logs = {"train_loss": loss, "num_samples": max(rows, 0)}
+                runner.call("after_train_iter", "on_batch_end", index, logs)
+                if runner.must_stop():
+                    break
+            if self.is_over():
+                break
+        session.average_buffers(rows_done)
+        if session.spec.step_freq == "epoch":
+            if runner.main is not None:
+                runner.main.on_lr_adjust(runner)
+            else:
+                for scheduler in session.schedulers:
+                    scheduler.step()
+        found: dict[str, Any] = {
+            "epoch": session.epoch + 1,
+            "batch_count": batches,
+            "num_samples": rows_done,
+            "train_loss": loss_sum / rows_done if rows_done else math.nan,
+            "last_train_loss": last,
+        }
+        if options.profile:
+            seconds = time.perf_counter() - begin
+            found["profile"] = {
+                "mean_train_epoch_s": seconds,
+                **{f"mean_{k}_s": v / max(batches, 1) for k, v in self._watch.items()},
+            }
+        return found
+
+    def _forward_backward(self, batch: Any, rows: int) -> tuple[float, float]:
+        runner = self._runner
+        runner.batch, runner.rows, runner.weight = batch, rows, float(rows)
+        profile = self._options.profile
+        begin = time.perf_counter() if profile else 0.0
+        if runner.main is not None:
+            runner.main.on_train_forward(runner)
+        else:
+            runner.forward()
+        middle = time.perf_counter() if profile else 0.0
+        runner.loss.backward()
+        if profile:
+            self._watch["fwd"] += middle - begin
+            self._watch["bwd"] += time.perf_counter() - middle
+        return runner.loss.item(), runner.weight
+
+    def _after_step(self, total: Any) -> None:
+        session = self._session
+        for schedule in session.schedules:
+            schedule.step()
+        if session.spec.step_freq == "batch":
+            for scheduler in session.schedulers:
+                scheduler.step()
+        if running.rank() == 0:
+            running.report(session.global_step, loss=total[1])
+
+    def _announce(self, sync: Any, feed: Feed) -> None:
+        if running.rank() != 0:
+            return
+        session = self._session
+        assert session.criterion is not None
+        rows = "rows as they come" if feed.rows is None else f"{feed.rows} rows"
+        steps = "" if feed.steps is None else f", {feed.steps} steps an epoch"
+        _log.info(
+            "training on %d workers x %d threads, %s (%s); %s%s; losses are weighed by %s",
+            running.world_size(),
+            torch.get_num_threads(),
+            sync.way,
+            session.reason,
+            rows,
+            steps,
+            session.criterion.rule,
+        )
+
+
+class DrivenTrainer:
+    """Epochs whose steps are the user's: a training operator's, or a callback's."""
+
+    def __init__(self, session: Session, options: FitOptions, runner: Runner) -> None:
+        self._session, self._options, self._runner = session, options, runner
+        self._begin_step = session.global_step
+        if not isinstance(session.sync, DrivenReplicas):
+            session.drive("a training loop of its own")
+
+    def is_over(self) -> bool:
+        """Whether all steps that were asked for are done."""
+        limit = self._options.max_steps
+        return limit is not None and self._session.global_step - self._begin_step >= limit
+
+    def epoch(self, feed: Feed) -> dict[str, Any]:
+        """One pass over this worker's batches; returns its statistics."""
+        session = self._session
+        assert isinstance(session.sync, DrivenReplicas)
+        steps = _Steps(feed.epoch(session.epoch, self._options.seed), session.sync)
+        if session.operator is not None:
+            info = {"scheduler_step": session.spec.step_freq, **(self._options.info or {})}
+            found = dict(session.operator.train_epoch(iter(steps), info))
+        else:
+            found = self._callback_epoch(iter(steps))
+        steps.finish()
+        session.sync.settle(steps.count)
+        session.average_buffers(steps.rows)
+        session.global_step += steps.most
+        return {
+            "epoch": session.epoch + 1,
+            "batch_count": steps.count,
+            "num_samples": steps.rows,
+        } | found
+
+    def _callback_epoch(self, batches: Iterator[Any]) -> dict[str, Any]:
+        runner = self._runner
+        for model in self._session.models:
+            model.train()
+        rows, total, last = 0, 0.0, math.nan
+        for index, batch in enumerate(batches):
+            assert isinstance(self._session.sync, DrivenReplicas)
+            runner.batch, runner.rows, runner.batch_idx = batch, self._session.sync.rows, index
+            runner.call("before_train_iter", "on_batch_begin", index)
+            runner.main.on_train_forward(runner)
+            runner.main.on_iter_backward(runner)
+            last = float(runner.loss)
+            rows, total = rows + runner.rows, total + runner.rows * last
+            logs = {"train_loss": last, "num_samples": runner.rows}
+            runner.call("after_train_iter", "on_batch_end", index, logs)
+        runner.main.on_lr_adjust(runner)
+        return {"train_loss": total / rows if rows else math.nan, "last_train_loss": last}
+
+
+class _Steps:
+    """Batches, between which the workers meet."""
+
+    def __init__(self, stream: Iterator[Any], sync: DrivenReplicas) -> None:
+        self._stream, self._sync = stream, sync
+        self._is_done = False
+        self.count = self.rows = self.most = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch, rows in self._stream:
+            if rows == 0:
+                continue
+            self._sync.boundary(True)
+            self._sync.rows = rows
+            self.count, self.rows, self.most = self.count + 1, self.rows + rows, self.most + 1
+            yield batch
+        self.finish()
+
+    def finish(self) -> None:
+        """Goes on with the others until all are done."""
+        while not self._is_done:
+            self._is_done = not self._sync.boundary(False)
+            self.most += not self._is_done

@@ -1,0 +1,72 @@
+"""Tensors on their way between processes: state dicts whose tensors lie in shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from orca.data import SharedBlock
+
+# What numpy has no name for travels as whole numbers of the same size.
+_AS_BITS = {torch.bfloat16: torch.int16}
+
+
+def type_name(tensor: torch.Tensor) -> str:
+    """The engine's name of a tensor's type: "float32"."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+class BlockTensor:
+    """A tensor in a block that changes as training goes on."""
+
+    def __init__(self, block: SharedBlock, dtype: str, shape: tuple[int, ...], offset: int) -> None:
+        self.block, self.dtype, self.shape, self.offset = block, dtype, shape, offset
+
+    def tensor(self) -> torch.Tensor:
+        """The memory itself."""
+        dtype = getattr(torch, self.dtype)
+        bits = _AS_BITS.get(dtype, dtype)
+        name = str(bits).removeprefix("torch.")
+        array = self.block.array(name, self.shape, self.offset)
+        return torch.from_numpy(array).view(dtype)
+
+
+class _Packed:
+    """A tensor as an array, which travels beside the pickle and not inside."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        tensor = tensor.detach().cpu().contiguous()
+        self.dtype = type_name(tensor)
+        self.shape = tuple(tensor.shape)
+        bits = _AS_BITS.get(tensor.dtype, tensor.dtype)
+        self.array: np.ndarray[Any, Any] = tensor.reshape(-1).view(bits).numpy()
+
+    def tensor(self) -> torch.Tensor:
+        return torch.from_numpy(self.array).view(getattr(torch, self.dtype)).reshape(self.shape)
+
+
+def map_leaves(tree: Any, change: Callable[[Any], Any]) -> Any:
+    """The same dicts, lists and tuples with other leaves."""
+    if isinstance(tree, dict):
+        return {key: map_leaves(value, change) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        parts = [map_leaves(value, change) for value in tree]
+        return type(tree)._make(parts) if hasattr(tree, "_make") else type(tree)(parts)
+    return change(tree)
+
+
+def pack(tree: Any) -> Any:
+    """A tree that can be sent: tensors as arrays."""
+    return map_leaves(tree, lambda leaf: _Packed(leaf) if isinstance(leaf, torch.Tensor) else leaf)
+
+
+def unpack(tree: Any) -> Any:
+    """A tree of tensors that belong to the caller."""
+
+    def own(leaf: Any) -> Any:
+        return leaf.tensor().clone() if isinstance(leaf, BlockTensor | _Packed) else leaf
+
+    return map_leaves(tree, own)

@@ -1,0 +1,5 @@
+"""Callbacks of Estimators."""
+
+from orca.learn.pytorch.callbacks.base import Callback, MainCallback
+
+__all__ = ["Callback", "MainCallback"]

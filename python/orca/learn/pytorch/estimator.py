@@ -1,0 +1,132 @@
+"""``Estimator.from_torch``, for every import root."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from orca.errors import InvalidArgumentError
+from orca.generations import ORCA, Generation
+
+__all__ = ["Estimator", "bind"]
+
+_BACKENDS = ("bigdl", "torch_distributed", "ray", "spark", "horovod")
+
+
+def bind(generation: Generation) -> Any:
+    """The Estimator of an import root."""
+
+    class Estimator:
+        """Makes Estimators of PyTorch models."""
+
+        @staticmethod
+        def from_torch(
+            *,
+            model: Any = None,
+            optimizer: Any = None,
+            loss: Any = None,
+            metrics: Any = None,
+            backend: str | None = None,
+            config: dict[str, Any] | None = None,
+            workers_per_node: int = 1,
+            scheduler_creator: Any = None,
+            scheduler_step_freq: str | None = None,
+            training_operator_cls: Any = None,
+            initialization_hook: Any = None,
+            use_tqdm: bool = False,
+            model_dir: str | None = None,
+            sync_stats: bool = False,
+            log_level: int = logging.INFO,
+            log_to_driver: bool = True,
+            elementwise: bool | None = None,
+        ) -> Any:
+            """An Estimator of a PyTorch model.
+
+            Args:
+                model: A ``torch.nn.Module``, or a creator ``f(config)`` of one.
+                optimizer: A torch optimizer over the model's parameters, an optimizer of
+                    ``orca.learn.optimizers``, or a creator ``f(model, config)``.
+                loss: A torch loss, a function of output and target, or a creator ``f(config)``.
+                metrics: Of ``orca.learn.metrics``; one or a list.
+                backend: ``"bigdl"``, ``"torch_distributed"``, ``"ray"``, ``"spark"`` or ``"horovod"``;
+                    all run on the workers of the context, and differ in what their names meant.
+                config: For the creators.
+                workers_per_node: How many workers train, but for backend ``"bigdl"``: one a core.
+                scheduler_creator: ``f(optimizer, config)`` of a learning rate scheduler.
+                scheduler_step_freq: ``"batch"``, ``"epoch"``, ``"manual"`` or None.
+                training_operator_cls: A training loop of your own.
+                initialization_hook: Called on every worker before it makes the model.
+                use_tqdm: Whether to show a progress bar.
+                model_dir: Where checkpoints go.
+                sync_stats: Accepted; statistics are always those of all workers.
+                log_level: Of the workers' log.
+                log_to_driver: Whether the workers' log comes to the driver.
+                elementwise: Whether the optimizer treats every element by itself, so that workers
+                    can share one copy of the weights; None: known for torch's own.
+
+            Returns:
+                The Estimator.
+            """
+            with generation.errors():
+                return _make(
+                    generation,
+                    (generation.torch_backend if backend is None else backend),
+                    model=model,
+                    optimizer=optimizer,
+                    loss=loss,
+                    metrics=metrics,
+                    config=config,
+                    workers_per_node=workers_per_node,
+                    scheduler=scheduler_creator,
+                    step_freq=generation.scheduler_step_freq
+                    if scheduler_step_freq is None
+                    else scheduler_step_freq,
+                    model_dir=model_dir,
+                    elementwise=elementwise,
+                    operator=training_operator_cls,
+                    hook=initialization_hook,
+                )
+
+    return Estimator
+
+
+def _make(generation: Generation, backend: str, **given: Any) -> Any:
+    name = backend.lower() if isinstance(backend, str) else backend
+    if name not in _BACKENDS:
+        raise InvalidArgumentError(
+            f"Only {', '.join(_BACKENDS)} backends are supported for now, got backend: {backend}"
+        )
+    config = dict(given["config"] or {})
+    if "batch_size" in config:
+        raise InvalidArgumentError(
+            "Please do not specify batch_size in config. Input batch_size in the fit/evaluate/predict "
+            "function of the estimator instead."
+        )
+    from orca.adapters.torch.estimator import TorchEstimator
+    from orca.adapters.torch.session import ModelSpec
+
+    metrics = given["metrics"]
+    spec = ModelSpec(
+        model=given["model"],
+        optimizer=given["optimizer"],
+        loss=given["loss"],
+        scheduler=given["scheduler"],
+        metrics=tuple(metrics)
+        if isinstance(metrics, list | tuple)
+        else (() if metrics is None else (metrics,)),
+        config=config,
+        step_freq=given["step_freq"],
+        elementwise=given["elementwise"],
+        operator=given["operator"],
+        hook=given["hook"],
+    )
+    return TorchEstimator(
+        spec,
+        generation,
+        name,
+        workers_per_node=given["workers_per_node"],
+        model_dir=given["model_dir"],
+    )
+
+
+Estimator = bind(ORCA)

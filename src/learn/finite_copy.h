@@ -1,0 +1,14 @@
+// Copies that look at what they copy.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "orca/core/dtype.h"
+
+namespace orca::learn {
+
+/// Copies `to.size()` bytes; says whether all of these numbers are finite.
+bool CopyAndCheck(DType dtype, const void* from, std::span<std::byte> to);
+
+}  // namespace orca::learn
