@@ -1,0 +1,1 @@
+"""Training and measuring models on the workers of a context."""
