@@ -3,7 +3,10 @@
 
 #include "bind_comm.h"
 #include "bind_data.h"
+#include "bind_io.h"
 #include "bind_learn.h"
+#include "bind_learn_metrics.h"
+#include "bind_learn_schedules.h"
 #include "bind_runtime.h"
 #include "orca/core/error.h"
 
@@ -33,6 +36,9 @@ NB_MODULE(_core, m) {
       nullptr);
   orca::bindings::BindComm(m);
   orca::bindings::BindData(m);
+  orca::bindings::BindIo(m);
   orca::bindings::BindRuntime(m);
   orca::bindings::BindLearn(m);
+  orca::bindings::BindMetrics(m);
+  orca::bindings::BindSchedules(m);
 }
