@@ -3,6 +3,7 @@
 
 #include "bind_comm.h"
 #include "bind_data.h"
+#include "bind_io.h"
 #include "bind_runtime.h"
 #include "orca/core/error.h"
 
@@ -32,5 +33,6 @@ NB_MODULE(_core, m) {
       nullptr);
   orca::bindings::BindComm(m);
   orca::bindings::BindData(m);
+  orca::bindings::BindIo(m);
   orca::bindings::BindRuntime(m);
 }
