@@ -3,6 +3,7 @@
 
 #include "bind_comm.h"
 #include "bind_data.h"
+#include "bind_learn_schedules.h"
 #include "bind_runtime.h"
 #include "orca/core/error.h"
 
@@ -33,4 +34,5 @@ NB_MODULE(_core, m) {
   orca::bindings::BindComm(m);
   orca::bindings::BindData(m);
   orca::bindings::BindRuntime(m);
+  orca::bindings::BindSchedules(m);
 }
