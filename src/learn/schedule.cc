@@ -96,7 +96,8 @@ std::shared_ptr<Schedule> StepSchedule(std::int64_t step_size, double gamma) {
   CheckPositive("Step", "step_size", step_size);
   CheckFinite("Step", "gamma", gamma);
   return Make([=](const BaseRate& base, std::int64_t iteration) {
-    return base.rate * std::pow(gamma, static_cast<double>(iteration / step_size));
+    const std::int64_t steps = iteration / step_size;
+    return base.rate * std::pow(gamma, static_cast<double>(steps));
   });
 }
 
