@@ -3,7 +3,8 @@
 
 The rules: a room includes its own headers and the public headers (include/orca/<room>/) of the
 rooms it may use. Bindings, examples and the command see public headers only, a plugin sees the C table only. A
-framework is imported below python/orca/adapters/<framework> and nowhere else.
+framework is imported below python/orca/adapters/<framework> and nowhere else. The old import roots, python/bigdl and
+python/zoo, use python/orca and nothing uses them.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ FRAMEWORKS = {
     "jax": "jax",
     "horovod": "horovod",
 }
+# Facades of python/orca: each imports itself and orca.
+OLD_ROOTS = {"bigdl", "zoo"}
 NOT_IN_PACKAGE = {"tests", "bench", "tools", "examples", "conftest", "pytest"}
 # Headers that the engine must not see: it knows no framework and no Python.
 FOREIGN = re.compile(r"^(torch|ATen|c10|caffe2|nanobind|pybind11|tensorflow)/|^Python\.h$")
@@ -164,6 +167,10 @@ def check_python(root: Path) -> Iterator[Problem]:
         for line, name in imports(ast.parse(file.read_text(encoding="utf-8"), str(where))):
             if name in NOT_IN_PACKAGE:
                 yield Problem(where, line, f"the package imports {name}, which users do not have")
+            elif name in OLD_ROOTS - {parts[0]}:
+                yield Problem(
+                    where, line, f"{name} is an old import root; import orca in its place"
+                )
             elif FRAMEWORKS.get(name, adapter) != adapter:
                 home = f"python/orca/adapters/{FRAMEWORKS[name]}"
                 yield Problem(where, line, f"{name} is imported outside {home}")

@@ -11,5 +11,7 @@
 #include "orca/io/safetensors.h"
 #include "orca/learn/gradient_exchange.h"
 #include "orca/learn/metric.h"
+#include "orca/learn/schedule.h"
+#include "orca/learn/trigger.h"
 #include "orca/runtime/context.h"
 #include "orca/runtime/program.h"

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from orca._native import _core
 from orca.errors import OrcaError, WorkerFailedError
+from orca.roots.neighbours import warn_of_neighbours
 
 if TYPE_CHECKING:
     from orca.context import OrcaContext, init_orca_context, stop_orca_context
@@ -68,6 +69,8 @@ __all__ = [
 ]
 
 __version__: str = _core.version
+
+warn_of_neighbours()
 
 _IN_CONTEXT = {"OrcaContext", "init_orca_context", "stop_orca_context"}
 

@@ -59,10 +59,6 @@ class Generation:
             horovod and spark counts the rows of one worker; else those of all together.
         scheduler_step_freq: When a torch scheduler steps unless somebody says.
         functions_as_metrics: Whether ``metrics=`` takes plain functions.
-        averages_statistics: Whether ``fit`` gives the mean over workers; else ``num_samples`` is a sum
-            and the rest is worker 0's.
-        pandas_predictions_are_dicts: Whether ``predict`` on pandas shards gives dict shards; else
-            frames.
         trusts_pickles: Whether pickled files of the current user load, with one warning; else
             only with ``trust=True``.
         raises: What callers catch.
@@ -76,8 +72,6 @@ class Generation:
     batch_size_is_per_worker: bool
     scheduler_step_freq: str
     functions_as_metrics: bool
-    averages_statistics: bool
-    pandas_predictions_are_dicts: bool
     trusts_pickles: bool
     raises: Errors
 
@@ -129,8 +123,6 @@ ORCA = Generation(
     batch_size_is_per_worker=False,
     scheduler_step_freq="epoch",
     functions_as_metrics=True,
-    averages_statistics=True,
-    pandas_predictions_are_dicts=False,
     trusts_pickles=False,
     raises=Errors.OURS,
 )
@@ -145,8 +137,6 @@ BIGDL = Generation(
     batch_size_is_per_worker=False,
     scheduler_step_freq="epoch",
     functions_as_metrics=True,
-    averages_statistics=True,
-    pandas_predictions_are_dicts=False,
     trusts_pickles=True,
     raises=Errors.RUNTIME_ERROR,
 )
@@ -161,8 +151,6 @@ ZOO = Generation(
     batch_size_is_per_worker=True,
     scheduler_step_freq="batch",
     functions_as_metrics=False,
-    averages_statistics=False,
-    pandas_predictions_are_dicts=True,
     trusts_pickles=True,
     raises=Errors.BUILTIN,
 )

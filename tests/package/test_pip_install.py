@@ -62,10 +62,10 @@ def write(folder, name, text):
     return path
 
 
-def test_a_wheel_holds_the_package_and_nothing_else(wheel):
+def test_a_wheel_holds_the_packages_and_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     folders = {name.split("/")[0] for name in names}
-    assert {f for f in folders if not f.endswith(".dist-info")} == {"orca"}
+    assert {f for f in folders if not f.endswith(".dist-info")} == {"orca", "bigdl", "zoo"}
     native = [name.removeprefix("orca/_native/") for name in names if "/_native/" in name]
     assert sorted(name.split(".")[0] for name in native if ".so" in name) == ["_core", "liborca"]
     assert "liborca.so.0" in native

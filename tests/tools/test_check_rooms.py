@@ -85,6 +85,8 @@ def test_an_include_that_breaks_a_rule_is_named(tree, file, include, message):
             "outside python/orca/adapters/tensorflow",
         ),
         ("python/orca/a.py", "from tests.helpers import x\n", "the package imports tests"),
+        ("python/orca/a.py", "import bigdl.orca\n", "bigdl is an old import root"),
+        ("python/zoo/orca/a.py", "from bigdl.orca import b\n", "bigdl is an old import root"),
     ],
 )
 def test_an_import_that_breaks_a_rule_is_named(tree, file, code, message):

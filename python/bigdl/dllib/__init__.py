@@ -1,0 +1,1 @@
+"""BigDL's library: what of it Orca scripts use."""

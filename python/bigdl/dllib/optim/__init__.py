@@ -1,0 +1,1 @@
+"""Optimizers, schedules, triggers and validation methods."""

@@ -1,0 +1,1 @@
+"""What the import roots ``bigdl`` and ``zoo`` are made of."""

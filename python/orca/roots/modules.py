@@ -1,0 +1,149 @@
+"""Which modules the old roots have: what stands for what, and what is not there yet.
+
+Values such as metrics, triggers and optimizers are the same classes in every root, so their modules are the
+same modules: ``bigdl.orca.learn.trigger is orca.learn.trigger``. What depends on the generation is a
+file below ``python/bigdl`` or ``python/zoo``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+__all__ = ["add_root"]
+
+_LEARN = {
+    f"orca.learn.{name}": f"orca.learn.{name}"
+    for name in (
+        "metrics",
+        "optimizers",
+        "pytorch.callbacks",
+        "pytorch.pytorch_metrics",
+        "pytorch.training_operator",
+        "pytorch.utils",
+        "trigger",
+    )
+}
+_ALIASES = {
+    "bigdl": {
+        **_LEARN,
+        "dllib.optim.optimizer": "orca.roots.optimizer",
+        "dllib.utils.log4Error": "orca.roots.log4error",
+        "dllib.utils.triggers": "orca.learn.trigger",
+        "optim.optimizer": "orca.roots.optimizer",
+    },
+    "zoo": {
+        **_LEARN,
+        "util.log4Error": "orca.roots.log4error",
+        "util.triggers": "orca.learn.trigger",
+    },
+}
+"""Names below a root, and the modules that they are. What is below them is the same, too."""
+
+_NOT_YET_IN_ORCA = (
+    "orca.automl",
+    "orca.data",
+    "orca.inference",
+    "orca.learn.base_estimator",
+    "orca.learn.bigdl",
+    "orca.learn.horovod",
+    "orca.learn.mpi",
+    "orca.learn.mxnet",
+    "orca.learn.openvino",
+    "orca.learn.pytorch.pytorch_pyspark_estimator",
+    "orca.learn.pytorch.pytorch_ray_estimator",
+    "orca.learn.pytorch.torch_runner",
+    "orca.learn.ray_estimator",
+    "orca.learn.spark_estimator",
+    "orca.learn.tf",
+    "orca.learn.tf2",
+    "orca.learn.utils",
+    "orca.ray",
+    "orca.test_zoo_utils",
+    "orca.tfpark",
+    "orca.torch",
+)
+_NOT_YET = {
+    "bigdl": (
+        *_NOT_YET_IN_ORCA,
+        "dllib.estimator",
+        "dllib.feature",
+        "dllib.keras",
+        "dllib.nn",
+        "dllib.nncontext",
+        "dllib.nnframes",
+        "dllib.utils.common",
+        "dllib.utils.file_utils",
+        "dllib.utils.nncontext",
+        "dllib.utils.tf",
+        "dllib.utils.utils",
+        "nn",
+        "util",
+    ),
+    "zoo": (
+        *_NOT_YET_IN_ORCA,
+        "common",
+        "feature",
+        "pipeline",
+        "ray",
+        "tfpark",
+        "util.tf",
+        "util.utils",
+    ),
+}
+"""What the originals have below a root, and this release has not."""
+
+
+class _SameModule(Loader):
+    """Puts a module that has another name already in the place of the one to load."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        # The import system takes what it finds here, and so the target keeps its own spec.
+        sys.modules[module.__name__] = importlib.import_module(self._target)
+
+
+class _RootFinder(MetaPathFinder):
+    """Finds the modules of one root that are no files. Must come before the finder of files.
+
+    Else what is below an alias would be found as a file of the target, and loaded a second time.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._aliases = _ALIASES[root]
+        self._not_yet = frozenset(_NOT_YET[root])
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,
+    ) -> ModuleSpec | None:
+        root, _, name = fullname.partition(".")
+        if root != self.root or not name:
+            return None
+        if name in self._not_yet:
+            # Not a ModuleNotFoundError: "from package import name" would hide its text.
+            raise ImportError(f"{fullname} is not in this release", name=fullname)
+        for alias, module in self._aliases.items():
+            if name == alias or name.startswith(f"{alias}."):
+                module += name.removeprefix(alias)
+                return ModuleSpec(fullname, _SameModule(module), origin=module)
+        return None
+
+
+def add_root(root: str) -> None:
+    """Makes the modules of ``root`` importable; for its ``__init__``."""
+    known = [finder.root for finder in sys.meta_path if isinstance(finder, _RootFinder)]
+    if root not in known:
+        sys.meta_path.insert(0, _RootFinder(root))

@@ -1,0 +1,1 @@
+"""Estimators, metrics, triggers and optimizers."""
