@@ -5,6 +5,8 @@ from __future__ import annotations
 import doctest
 import math
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -441,3 +443,19 @@ def test_the_examples_in_the_docstrings_run(module: Any) -> None:
     result = doctest.testmod(module, verbose=False)
     assert result.attempted > 0
     assert result.failed == 0
+
+
+def test_metrics_load_torch_when_it_is_needed_and_tell_when_it_is_missing() -> None:
+    code = """
+import sys
+sys.modules["torch"] = None
+from orca.learn.metrics import MAE
+MAE().get_metric("bigdl")([1.0], [2.0])
+for load in (lambda: MAE().get_metric("pytorch"), lambda: __import__("orca.learn.pytorch.pytorch_metrics")):
+    try:
+        load()
+    except ImportError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.count("pip install torch") == 2, done.stderr
