@@ -181,6 +181,19 @@ def test_equals_the_reference_however_the_rows_are_split(
         assert_close(value(merged), value(whole), tolerance=0)
 
 
+@pytest.mark.parametrize("label", [0, 1])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning")
+@pytest.mark.filterwarnings("ignore:No positive class found:UserWarning")
+def test_curves_without_one_of_the_classes_are_as_in_scikit_learn(label: int) -> None:
+    preds, targets = np.array([0.1, 0.7, 0.7, 0.4]), np.full(4, label)
+    roc, curve, area = pm.ROC(), pm.PrecisionRecallCurve(), pm.AUC()
+    for metric in (roc, curve, area):
+        metric(preds, targets)
+    assert_close(value(roc), sk.roc_curve(targets, preds, drop_intermediate=False))
+    assert_close(value(curve), sk.precision_recall_curve(targets, preds))
+    assert math.isnan(value(area))
+
+
 def test_cross_entropies_clip_as_torch_would() -> None:
     preds = tensor([[0.0, 1.0], [0.3, 0.7]], dtype=torch.float64)
     clipped = preds.clamp(1e-7, 1 - 1e-7)
