@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "learn/batch.h"
@@ -52,6 +53,7 @@ class ElementMean : public Metric {
   explicit ElementMean(std::string_view name) : Metric(name) {}
 
   void Add(double measured) { sum_.Add(measured); }
+  void AddAll(std::span<const double> measured) { sum_.AddAll(measured); }
   void Count(std::uint64_t items) { count_ += items; }
 
  private:
@@ -80,13 +82,21 @@ class RuleMean : public ElementMean {
     CheckSameShape(predictions, targets);
     const Numbers predicted(predictions, "predictions");
     const Numbers wanted(targets, "targets");
-    for (std::size_t i = 0; i < wanted.size(); ++i) Add(rule_.measure(predicted[i], wanted[i]));
+    std::array<double, kBuffered> measured{};
+    for (std::size_t begin = 0; begin < wanted.size(); begin += kBuffered) {
+      const std::size_t count = std::min(kBuffered, wanted.size() - begin);
+      for (std::size_t i = 0; i < count; ++i)
+        measured[i] = rule_.measure(predicted[begin + i], wanted[begin + i]);
+      AddAll(std::span(measured).first(count));
+    }
     const bool has_rows = rule_.per_row && targets.shape.size() > 1 && wanted.size() > 0;
     Count(has_rows ? wanted.size() / static_cast<std::size_t>(targets.shape.back())
                    : wanted.size());
   }
 
  private:
+  static constexpr std::size_t kBuffered = 1023;  // what ExactSum adds at a time
+
   const Rule& rule_;
 };
 

@@ -1,7 +1,9 @@
 #include "learn/exact_sum.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 
 namespace orca::learn {
@@ -20,24 +22,81 @@ constexpr std::int64_t kLastLimbLimit = std::int64_t{1} << 31;
 
 constexpr int kSmallestExponent = -1074;
 constexpr int kMantissaBits = 52;
+constexpr unsigned kSpecialExponent = 0x7ff;  // of infinities and NaNs
+
+// So many mantissas of 53 bits are below 2^63 together.
+constexpr std::size_t kChunkValues = 1023;
+// Below it, a chunk costs more than it saves.
+constexpr std::size_t kFewValues = 128;
+
+struct Parts {
+  bool negative;
+  unsigned exponent;
+  std::uint64_t mantissa;
+};
+
+Parts Split(double value) {
+  const auto bits = std::bit_cast<std::uint64_t>(value);
+  Parts parts{.negative = (bits >> 63) != 0,
+              .exponent = static_cast<unsigned>((bits >> kMantissaBits) & kSpecialExponent),
+              .mantissa = bits & ((std::uint64_t{1} << kMantissaBits) - 1)};
+  if (parts.exponent != 0 && parts.exponent != kSpecialExponent)
+    parts.mantissa |= std::uint64_t{1} << kMantissaBits;
+  return parts;
+}
+
+// Of a mantissa's lowest bit, counted from the lowest of all doubles.
+unsigned Position(unsigned exponent) { return exponent == 0 ? 0 : exponent - 1; }
 
 }  // namespace
 
 void ExactSum::Add(double value) {
-  const auto bits = std::bit_cast<std::uint64_t>(value);
-  const bool negative = (bits >> 63) != 0;
-  const auto exponent = static_cast<unsigned>((bits >> kMantissaBits) & 0x7ff);
-  std::uint64_t mantissa = bits & ((std::uint64_t{1} << kMantissaBits) - 1);
-  if (exponent == 0x7ff) {
-    specials_ |= mantissa != 0 ? kNaN : negative ? kNegativeInfinity : kPositiveInfinity;
+  const Parts parts = Split(value);
+  if (parts.exponent == kSpecialExponent) {
+    specials_ |= parts.mantissa != 0 ? kNaN
+                 : parts.negative    ? kNegativeInfinity
+                                     : kPositiveInfinity;
     return;
   }
-  if (exponent != 0) mantissa |= std::uint64_t{1} << kMantissaBits;
-  const unsigned position = exponent == 0 ? 0 : exponent - 1;
+  AddInteger(parts.mantissa, parts.negative, Position(parts.exponent));
+}
+
+void ExactSum::AddAll(std::span<const double> values) {
+  while (values.size() >= kFewValues) {
+    AddChunk(values.first(std::min(values.size(), kChunkValues)));
+    values = values.subspan(std::min(values.size(), kChunkValues));
+  }
+  for (const double value : values) Add(value);
+}
+
+// Numbers of one exponent add up as one integer first.
+void ExactSum::AddChunk(std::span<const double> values) {
+  std::array<std::int64_t, kSpecialExponent> sums{};
+  unsigned lowest = kSpecialExponent;
+  unsigned highest = 0;
+  for (const double value : values) {
+    const Parts parts = Split(value);
+    if (parts.exponent == kSpecialExponent) {
+      Add(value);
+      continue;
+    }
+    const auto mantissa = static_cast<std::int64_t>(parts.mantissa);
+    sums[parts.exponent] += parts.negative ? -mantissa : mantissa;
+    lowest = std::min(lowest, parts.exponent);
+    highest = std::max(highest, parts.exponent);
+  }
+  for (unsigned exponent = lowest; exponent <= highest; ++exponent) {
+    const std::int64_t sum = sums[exponent];
+    if (sum != 0)
+      AddInteger(static_cast<std::uint64_t>(std::abs(sum)), sum < 0, Position(exponent));
+  }
+}
+
+void ExactSum::AddInteger(std::uint64_t size, bool negative, unsigned position) {
   const std::size_t limb = position / 32;
   const unsigned shift = position % 32;
-  const std::uint64_t low = (mantissa & kLimbMask) << shift;
-  const std::uint64_t high = (mantissa >> 32) << shift;
+  const std::uint64_t low = (size & kLimbMask) << shift;
+  const std::uint64_t high = (size >> 32) << shift;
   const std::int64_t parts[3] = {static_cast<std::int64_t>(low & kLimbMask),
                                  static_cast<std::int64_t>((low >> 32) + (high & kLimbMask)),
                                  static_cast<std::int64_t>(high >> 32)};

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "learn/metric_state.h"
 
@@ -11,10 +12,12 @@ namespace orca::learn {
 
 /// Adds doubles as integers of 2144 bits, so that no order of additions changes a bit of the sum.
 ///
-/// An addition costs a few nanoseconds. Infinities and NaNs are remembered beside the integer.
+/// An addition costs a few nanoseconds, less for many at a time. Infinities and NaNs are remembered
+/// beside the integer.
 class ExactSum {
  public:
   void Add(double value);
+  void AddAll(std::span<const double> values);
   /// Adds a · b, whose lower half is not lost either.
   void AddProduct(double a, double b);
   void Add(const ExactSum& other);
@@ -29,6 +32,9 @@ class ExactSum {
   // its last bits in limb 65; two more are for as many additions as anybody can make.
   static constexpr std::size_t kLimbs = 68;
 
+  void AddChunk(std::span<const double> values);
+  // Adds size · 2^(position - 1074), with a sign; `size` is below 2^63.
+  void AddInteger(std::uint64_t size, bool negative, unsigned position);
   // Brings every limb but the last below 2^32: the one way to write a number.
   void Carry();
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import doctest
 import math
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -177,6 +179,19 @@ def test_equals_the_reference_however_the_rows_are_split(
         for state in parts:
             merged.merge(state)
         assert_close(value(merged), value(whole), tolerance=0)
+
+
+@pytest.mark.parametrize("label", [0, 1])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning")
+@pytest.mark.filterwarnings("ignore:No positive class found:UserWarning")
+def test_curves_without_one_of_the_classes_are_as_in_scikit_learn(label: int) -> None:
+    preds, targets = np.array([0.1, 0.7, 0.7, 0.4]), np.full(4, label)
+    roc, curve, area = pm.ROC(), pm.PrecisionRecallCurve(), pm.AUC()
+    for metric in (roc, curve, area):
+        metric(preds, targets)
+    assert_close(value(roc), sk.roc_curve(targets, preds, drop_intermediate=False))
+    assert_close(value(curve), sk.precision_recall_curve(targets, preds))
+    assert math.isnan(value(area))
 
 
 def test_cross_entropies_clip_as_torch_would() -> None:
@@ -441,3 +456,19 @@ def test_the_examples_in_the_docstrings_run(module: Any) -> None:
     result = doctest.testmod(module, verbose=False)
     assert result.attempted > 0
     assert result.failed == 0
+
+
+def test_metrics_load_torch_when_it_is_needed_and_tell_when_it_is_missing() -> None:
+    code = """
+import sys
+sys.modules["torch"] = None
+from orca.learn.metrics import MAE
+MAE().get_metric("bigdl")([1.0], [2.0])
+for load in (lambda: MAE().get_metric("pytorch"), lambda: __import__("orca.learn.pytorch.pytorch_metrics")):
+    try:
+        load()
+    except ImportError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.count("pip install torch") == 2, done.stderr

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "orca/core/error.h"
@@ -84,13 +85,16 @@ TEST(ExactSumTest, RoundsToTheNearestAndHalvesToEven) {
 TEST(ExactSumTest, AnyOrderAndSplitGivesTheSameBytes) {
   std::mt19937_64 random(testing::TestSeed());
   for (int round = 0; round < 20; ++round) {
-    std::vector<double> values(500);
+    std::vector<double> values(1 + random() % 3000);
     for (double& value : values) value = AnyDouble(random);
     std::vector<std::byte> first;
     for (int order = 0; order < 5; ++order) {
       std::shuffle(values.begin(), values.end(), random);
       std::vector<ExactSum> parts(1 + random() % 5);
-      for (const double value : values) parts[random() % parts.size()].Add(value);
+      const std::span<const double> all = values;
+      const std::size_t together = random() % values.size();  // these are added at once
+      parts[0].AddAll(all.first(together));
+      for (const double value : all.subspan(together)) parts[random() % parts.size()].Add(value);
       ExactSum sum;
       for (const ExactSum& part : parts) sum.Add(part);
       StateWriter writer("x");
@@ -104,6 +108,20 @@ TEST(ExactSumTest, AnyOrderAndSplitGivesTheSameBytes) {
     for (const double value : values) none.Add(-value);
     ASSERT_EQ(none.Value(), 0.0);
   }
+}
+
+TEST(ExactSumTest, ManyLargeMantissasAtOnceDoNotOverflow) {
+  const double value = 2 - 0x1p-52;  // all bits of the mantissa
+  for (const double sign : {1.0, -1.0}) {
+    ExactSum sum;
+    sum.AddAll(std::vector<double>(4096, sign * value));
+    EXPECT_EQ(sum.Value(), 4096 * sign * value);
+  }
+  std::vector<double> values(1000, 1.0);
+  values[500] = kInfinity;
+  ExactSum sum;
+  sum.AddAll(values);
+  EXPECT_EQ(sum.Value(), kInfinity);
 }
 
 TEST(ExactSumTest, InfinitiesAndNaNsAreKept) {
