@@ -28,7 +28,7 @@ def allgather_object(value: Any) -> list[Any]:
     sizes = running.allgather(np.array([len(mine)])).ravel()
     parts = [np.empty(int(size), np.uint8) for size in sizes]
     running.allgather(mine, parts)
-    return [pickle.loads(part) for part in parts]
+    return [pickle.loads(part.tobytes()) for part in parts]
 
 
 def broadcast_object(value: Any, root: int = 0) -> Any:
@@ -41,4 +41,4 @@ def broadcast_object(value: Any, root: int = 0) -> Any:
     if running.rank() == root:
         buffer[:] = np.frombuffer(pickled, np.uint8)
     running.broadcast(buffer, root)
-    return value if running.rank() == root else pickle.loads(buffer)
+    return value if running.rank() == root else pickle.loads(buffer.tobytes())

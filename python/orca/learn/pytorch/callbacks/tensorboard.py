@@ -51,10 +51,10 @@ class TensorBoardCallback(Callback):
         for name, value in runner.epoch_stats.items():
             if name not in ("epoch", "batch_count", "num_samples", "profile"):
                 self._writer.add_scalar(name, float(value), runner.epochs)
-        self._writer.flush()
+        self._writer.sync()
 
     def after_run(self, runner: Any) -> None:
         """Closes the file."""
         if self._writer is not None:
-            self._writer.close()
+            self._writer.sync()
             self._writer = None
