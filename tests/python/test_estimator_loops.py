@@ -17,6 +17,7 @@ import checks_estimator as checks
 import orca
 from orca.errors import InvalidArgumentError, WorkerFailedError
 from orca.learn.metrics import Accuracy
+from orca.learn.optimizers import SGD
 from orca.learn.pytorch import Estimator
 from orca.learn.pytorch.callbacks import Callback, MainCallback
 from orca.learn.pytorch.callbacks.csv import CSVLogger
@@ -26,6 +27,7 @@ from orca.learn.pytorch.callbacks.maxsteps import MaxstepsCallback
 from orca.learn.pytorch.callbacks.model_checkpoint import ModelCheckpoint
 from orca.learn.pytorch.callbacks.tensorboard import TensorBoardCallback
 from orca.learn.pytorch.training_operator import TrainingOperator
+from orca.learn.trigger import SeveralIteration
 
 IN_ORDER = {"shuffle": False}
 
@@ -448,4 +450,78 @@ def test_a_batch_that_is_a_dict_is_refused_by_name() -> None:
         est.fit(lambda config, batch_size: [{"a": torch.ones(2), "b": torch.ones(2)}])
     with pytest.raises(InvalidArgumentError, match="data has no y"):
         est.fit({"x": np.ones(3)})
+    est.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("trigger", "names"),
+    [("EveryEpoch", ["model.4", "model.8"]), (SeveralIteration(3), ["model.3", "model.6"])],
+)
+def test_checkpoints_are_written_when_a_trigger_fires(
+    tmp_path: Path, trigger: Any, names: list[str]
+) -> None:
+    est = estimator(2, model_dir=str(tmp_path), optimizer=checks.OPTIMIZERS["adam"])
+    est.fit(checks.rows(32), epochs=2, batch_size=8, checkpoint_trigger=trigger)
+    (folder,) = (tmp_path / "models").iterdir()
+    assert sorted(path.name for path in folder.iterdir()) == names
+    other = estimator(3, optimizer=checks.OPTIMIZERS["adam"])
+    version = int(names[0].split(".")[1])
+    other.load_orca_checkpoint(str(tmp_path), version=version)
+    state = other.get_state_dict()
+    assert state["global_step"] == version
+    if trigger == "EveryEpoch":
+        assert state["epoch"] == 1
+        other.fit(checks.rows(32), epochs=1, batch_size=8)
+        same(other.get_model(), plain(checks.OPTIMIZERS["adam"], epochs=2, rows=32))
+    with pytest.raises(RuntimeError, match="Cannot find PyTorch checkpoint"):
+        other.load_orca_checkpoint(str(tmp_path / "nothing"))
+    est.shutdown()
+    other.shutdown()
+
+
+def test_summaries_are_read_by_tensorboard(tmp_path: Path) -> None:
+    est = estimator(2)
+    est.set_tensorboard(str(tmp_path), "app")
+    assert est.get_train_summary("Loss") is None
+    x, y = checks.rows(20)
+    stats = est.fit((x, y), epochs=2, batch_size=5, validation_data=(x, y))
+    losses = est.get_train_summary("Loss")
+    assert [step for step, _, _ in losses] == list(range(1, 9))
+    assert np.mean([v for _, v, _ in losses[4:]]) == pytest.approx(stats[1]["train_loss"], rel=1e-6)
+    assert [v for _, v, _ in est.get_train_summary("LearningRate")] == pytest.approx([0.05] * 8)
+    assert len(est.get_validation_summary("Accuracy")) == 2
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    board = EventAccumulator(str(tmp_path / "app" / "train")).Reload()
+    assert [event.value for event in board.Scalars("Loss")] == pytest.approx(
+        [v for _, v, _ in losses]
+    )
+    est.shutdown()
+
+
+def test_a_checkpoint_of_another_model_is_refused_by_name(tmp_path: Path) -> None:
+    est = estimator(1)
+    path = est.save(str(tmp_path / "a.pt"))
+    other = estimator(1, config={"classes": 4})
+    with pytest.raises(
+        InvalidArgumentError, match=r"'second.weight' is \(3, 7\) there and \(4, 7\)"
+    ):
+        other.load(path)
+    est.load(path)
+    est.shutdown()
+
+
+def test_orcas_own_optimizers_have_their_arithmetic() -> None:
+    x, y = checks.rows(24)
+    est = estimator(2, optimizer=SGD(learningrate=0.1, learningrate_decay=0.5))
+    est.fit((x, y), epochs=2, batch_size=8)
+    model = checks.net({})
+    for step in range(6):
+        rows = slice(step % 3 * 8, step % 3 * 8 + 8)
+        model.zero_grad()
+        F.cross_entropy(model(torch.from_numpy(x[rows])), torch.from_numpy(y[rows])).backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.1 / (1 + 0.5 * step) * parameter.grad
+    same(est.get_model(), model)
     est.shutdown()

@@ -17,14 +17,18 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from orca import running
+from orca._native import _core
 from orca.adapters.torch import loop
 from orca.adapters.torch.feeds import ArraySource, LoaderSource
+from orca.adapters.torch.records import load_checkpoint
 from orca.adapters.torch.session import ModelSpec, Session, make_models
 from orca.adapters.torch.trees import pack, unpack
 from orca.context import OrcaContext, active_context, current_context
 from orca.data import ArrayStore, Shard
 from orca.errors import FailedPreconditionError, InvalidArgumentError
 from orca.generations import Generation
+from orca.learn.pytorch.callbacks.model_checkpoint import ModelCheckpoint
+from orca.learn.trigger import Trigger
 from orca.pickles import dumps
 
 _numbers = itertools.count()
@@ -101,6 +105,7 @@ class TorchEstimator:
         self._state: Any = None  # packed; None before the first fit
         self._clip_value: tuple[float, float] | None = None
         self._clip_norm: float | None = None
+        self._summary: str | None = None
 
     # --- the user's calls
 
@@ -170,6 +175,9 @@ class TorchEstimator:
             profile=profile,
             callbacks=tuple(callbacks or ()),
             info=info,
+            model_dir=self._model_dir,
+            trigger=Trigger.convert_trigger(checkpoint_trigger) and checkpoint_trigger,
+            summary=self._summary,
         )
         results = self._run(loop.fit, options, seed=seed)
         self._version += 1
@@ -246,7 +254,14 @@ class TorchEstimator:
     @_translated
     def load_state_dict(self, state: dict[str, Any], blocking: bool = True) -> None:
         """Goes on from a state dict of ``get_state_dict``."""
-        self._state = pack(state)
+        self._take(state)
+
+    def _take(self, state: dict[str, Any]) -> None:
+        if "models" not in state:  # The state dict of a model alone.
+            state = {"models": [state]}
+        for model, found in zip(self._fresh_models(), state["models"], strict=True):
+            _check_fits(model, found)
+        self._state = pack({"epoch": 0, "optimizers": [], "schedulers": []} | state)
         self._epochs_done = int(state.get("epoch", 0))
         self._version += 1
 
@@ -262,10 +277,44 @@ class TorchEstimator:
     @_translated
     def load(self, model_path: str | os.PathLike[str]) -> None:
         """Goes on from what ``save`` wrote."""
-        self.load_state_dict(torch.load(model_path, weights_only=True))
+        path = Path(model_path)
+        if path.is_dir():
+            self._take(load_checkpoint(str(path), None))
+        else:
+            self._take(torch.load(path, weights_only=True))
 
     save_checkpoint = save
     load_checkpoint = load
+
+    @_translated
+    def load_orca_checkpoint(
+        self, path: str, version: int | None = None, prefix: str | None = None
+    ) -> None:
+        """Goes on from a checkpoint that ``fit`` wrote: the newest below ``path``, or number ``version``."""
+        self._take(load_checkpoint(path, version))
+
+    @staticmethod
+    def latest_checkpoint(checkpoint_dir: str) -> str:
+        """The last file of a ``ModelCheckpoint`` in a folder."""
+        return ModelCheckpoint.get_latest_checkpoint(checkpoint_dir)
+
+    def set_tensorboard(self, log_dir: str, app_name: str) -> None:
+        """From the next ``fit`` on, event files go to ``log_dir/app_name/train`` and ``…/validation``."""
+        self._summary = str(Path(log_dir) / app_name)
+
+    def get_train_summary(self, tag: str) -> list[list[float]] | None:
+        """``[iteration, value, time]`` of "Loss", "LearningRate" or "Throughput"."""
+        return self._read_summary("train", tag)
+
+    def get_validation_summary(self, tag: str) -> list[list[float]] | None:
+        """``[iteration, value, time]`` of a metric."""
+        return self._read_summary("validation", tag)
+
+    def _read_summary(self, part: str, tag: str) -> list[list[float]] | None:
+        if self._summary is None or not (Path(self._summary) / part).exists():
+            return None
+        found = _core.read_scalars(str(Path(self._summary) / part), tag)
+        return [[step, value, when] for step, value, when in found]
 
     @_translated
     def update_schedulers(self, metric: float | None = None) -> None:
@@ -381,6 +430,24 @@ class TorchEstimator:
             return LoaderSource(data, is_creator=True)
         store, has = _store_of(data, features, labels, has_target)
         return ArraySource(store, has)
+
+
+def _check_fits(model: nn.Module, state: dict[str, Any]) -> None:
+    """Names the first tensor that a model and a state dict do not share."""
+    own = model.state_dict()
+    for name, tensor in own.items():
+        if name not in state:
+            raise InvalidArgumentError(
+                f"this is the state of another model: it has no {name!r}; load it into the model that "
+                "it was saved from"
+            )
+        if tuple(state[name].shape) != tuple(tensor.shape):
+            raise InvalidArgumentError(
+                f"this is the state of another model: {name!r} is {tuple(state[name].shape)} there and "
+                f"{tuple(tensor.shape)} here"
+            )
+    if extra := [name for name in state if name not in own]:
+        raise InvalidArgumentError(f"this is the state of another model: it has {extra[0]!r}")
 
 
 def _is_creator(data: Any) -> bool:

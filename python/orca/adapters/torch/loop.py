@@ -83,16 +83,19 @@ def fit(call: Call, options: FitOptions) -> Any:
     for _ in range(options.epochs):
         runner.call("before_train_epoch", "on_epoch_begin", session.epoch)
         found = trainer.epoch(feed)
+        scores: dict[str, Any] = {}
         if validation is not None:
             scores = _evaluate(session, validation, None, runner)
             found |= {_validation_name(key): value for key, value in scores.items()}
         stats.append(found)
         runner.epoch_stats = found
+        trainer.epoch_ended(scores)
         session.epoch += 1
         runner.call("after_train_epoch", "on_epoch_end", session.epoch, found)
         if trainer.is_over() or runner.must_stop():
             break
     runner.call("after_run", "on_train_end", stats[-1] if stats else None)
+    trainer.close()
     _sessions[call.estimator] = (call.version + 1, session)
     state = session.state()
     return stats, pack(state) if running.rank() == 0 else None

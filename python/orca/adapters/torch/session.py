@@ -14,6 +14,7 @@ from torch import nn
 
 from orca import running
 from orca.adapters.torch.losses import Criterion, required_arguments
+from orca.adapters.torch.optimizers import Ftrl, make_optimizer
 from orca.adapters.torch.replicas import DrivenReplicas, Replicas, _broadcast
 from orca.adapters.torch.shared_state import ELEMENTWISE, SharedState
 from orca.adapters.torch.training_operator import TrainingOperator
@@ -51,7 +52,7 @@ class Session:
         if seed is not None:
             torch.manual_seed(seed)
         self.models = make_models(spec)
-        self.optimizers, self.schedules = _make_optimizers(spec, self.models)
+        self.optimizers, self.rates = _make_optimizers(spec, self.models)
         self.schedulers = _make_schedulers(spec, self.optimizers)
         self.criterion = _make_criterion(spec)
         self.operator: Any = self._make_operator()
@@ -132,6 +133,11 @@ class Session:
             schedulers=self.schedulers,
         )
 
+    def set_rates(self, loss: float) -> None:
+        """Learning rates of Orca's own optimizers for the next step."""
+        for rates in self.rates:
+            rates.apply(self.optimizers[0], self.global_step, self.epoch + 1, loss)
+
     def connect(self) -> None:
         """Prepares for another call, which may have other connections."""
         if self.sync is not None:
@@ -156,7 +162,7 @@ class Session:
             else:
                 _broadcast(buffer)
 
-    def state(self) -> dict[str, Any]:
+    def state(self, epoch: int | None = None) -> dict[str, Any]:
         """Everything that a checkpoint keeps, as state dicts."""
         places = {} if self.sync is None else self.sync.model_tensors()
         models = []
@@ -174,11 +180,11 @@ class Session:
             else self.sync.optimizer_states()
         )
         return {
-            "epoch": self.epoch,
+            "epoch": self.epoch if epoch is None else epoch,
             "global_step": self.global_step,
             "models": models,
             "optimizers": optimizers,
-            "schedulers": [s.state_dict() for s in self.schedulers],
+            "schedulers": [s.state_dict() for s in (*self.schedulers, *self.rates)],
             **({} if self.operator is None else {"operator": self.operator.state_dict()}),
         }
 
@@ -187,7 +193,8 @@ class Session:
             model.load_state_dict(found)
         for optimizer, found in zip(self.optimizers, state.get("optimizers", ()), strict=False):
             optimizer.load_state_dict(found)
-        for scheduler, found in zip(self.schedulers, state.get("schedulers", ()), strict=False):
+        all_of_them = (*self.schedulers, *self.rates)
+        for scheduler, found in zip(all_of_them, state.get("schedulers", ()), strict=False):
             scheduler.load_state_dict(found)
         if self.operator is not None and "operator" in state:
             self.operator.load_state_dict(state["operator"])
@@ -218,7 +225,7 @@ class Session:
         if running.local_world_size() != running.world_size():
             return False, "workers on several machines"
         for optimizer in self.optimizers:
-            if type(optimizer) not in ELEMENTWISE and not spec.elementwise:
+            if type(optimizer) not in (*ELEMENTWISE, Ftrl) and not spec.elementwise:
                 return False, f"{type(optimizer).__name__} may look at whole parameters"
             if any(not p.requires_grad for g in optimizer.param_groups for p in g["params"]):
                 return False, "the optimizer has frozen parameters"
@@ -303,11 +310,9 @@ def _make_optimizers(
     if isinstance(spec.optimizer, torch.optim.Optimizer):
         return [spec.optimizer], []
     if hasattr(spec.optimizer, "get_optimizer"):
-        from orca.adapters.torch.optimizers import make_optimizer
-
         parameters = [p for model in models for p in model.parameters() if p.requires_grad]
-        optimizer, schedule = make_optimizer(spec.optimizer, parameters)
-        return [optimizer], [] if schedule is None else [schedule]
+        optimizer, rates = make_optimizer(spec.optimizer, parameters)
+        return [optimizer], [] if rates is None else [rates]
     model = models[0] if len(models) == 1 else models
     optimizers = _listed(_call(spec.optimizer, model, dict(spec.config)))
     for optimizer in optimizers:

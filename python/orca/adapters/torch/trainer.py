@@ -14,11 +14,13 @@ import torch
 
 from orca import running
 from orca.adapters.torch.feeds import Feed
+from orca.adapters.torch.records import Checkpoints, Summary
 from orca.adapters.torch.replicas import DrivenReplicas
 from orca.adapters.torch.runner import Runner
 from orca.adapters.torch.session import Session
 from orca.adapters.torch.shared_state import SharedState, global_norm
 from orca.errors import OrcaError
+from orca.learn.trigger import Trigger
 
 _log = logging.getLogger("orca")
 
@@ -43,6 +45,9 @@ class FitOptions:
     profile: bool = False
     callbacks: tuple[Any, ...] = ()
     info: dict[str, Any] | None = None
+    model_dir: str | None = None
+    trigger: Any = None
+    summary: str | None = None
 
 
 class Policy:
@@ -98,11 +103,30 @@ class Trainer:
         self._session, self._options, self._runner = session, options, runner
         self._policy = Policy(options, session)
         self._begin_step = session.global_step
+        self._loss = math.nan
+        self._summary = Summary(options.summary)
+        self._checkpoints = (
+            Checkpoints(options.model_dir, Trigger.convert_trigger(options.trigger))
+            if options.model_dir is not None and options.trigger is not None
+            else None
+        )
 
     def is_over(self) -> bool:
         """Whether all steps that were asked for are done."""
         limit = self._options.max_steps
         return limit is not None and self._session.global_step - self._begin_step >= limit
+
+    def epoch_ended(self, scores: dict[str, Any]) -> None:
+        """After an epoch and its validation."""
+        self._summary.validation(self._session, scores)
+        if self._checkpoints is not None:
+            self._checkpoints.after_step(self._session, self._loss, epoch_ended=True)
+
+    def close(self) -> None:
+        """Returns when all records are on the disk."""
+        self._summary.close()
+        if self._checkpoints is not None:
+            self._checkpoints.close()
 
     def epoch(self, feed: Feed) -> dict[str, Any]:
         """One pass over this worker's batches; returns its statistics."""
@@ -131,6 +155,8 @@ class Trainer:
             if session.sync is None:
                 self._announce(session.choose_sync(written=written), feed)
             assert session.sync is not None
+            if session.rates:
+                session.set_rates(self._loss)
             total = session.sync.step(
                 weight, loss, max(rows, 0), leaves=rows < 0, policy=self._policy
             )
@@ -143,6 +169,7 @@ class Trainer:
                 loss_sum += rows * loss
                 last = loss
                 batches += 1
+            self._loss = total[1]
             self._after_step(total)
             if runner:
                 logs = {"train_loss": loss, "num_samples": max(rows, 0)}
@@ -191,11 +218,12 @@ class Trainer:
 
     def _after_step(self, total: Any) -> None:
         session = self._session
-        for schedule in session.schedules:
-            schedule.step()
         if session.spec.step_freq == "batch":
             for scheduler in session.schedulers:
                 scheduler.step()
+        self._summary.step(session, total[1], total[2])
+        if self._checkpoints is not None:
+            self._checkpoints.after_step(session, total[1], epoch_ended=False)
         if running.rank() == 0:
             running.report(session.global_step, loss=total[1])
 
@@ -218,19 +246,13 @@ class Trainer:
         )
 
 
-class DrivenTrainer:
+class DrivenTrainer(Trainer):
     """Epochs whose steps are the user's: a training operator's, or a callback's."""
 
     def __init__(self, session: Session, options: FitOptions, runner: Runner) -> None:
-        self._session, self._options, self._runner = session, options, runner
-        self._begin_step = session.global_step
+        super().__init__(session, options, runner)
         if not isinstance(session.sync, DrivenReplicas):
             session.drive("a training loop of its own")
-
-    def is_over(self) -> bool:
-        """Whether all steps that were asked for are done."""
-        limit = self._options.max_steps
-        return limit is not None and self._session.global_step - self._begin_step >= limit
 
     def epoch(self, feed: Feed) -> dict[str, Any]:
         """One pass over this worker's batches; returns its statistics."""

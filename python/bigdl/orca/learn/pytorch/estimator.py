@@ -1,8 +1,7 @@
 """The Estimator for PyTorch, bound to BigDL 2.x."""
 
-from orca.learn.pytorch.estimator import bind
-
 from orca.generations import BIGDL
+from orca.learn.pytorch.estimator import bind
 
 __all__ = ["Estimator"]
 

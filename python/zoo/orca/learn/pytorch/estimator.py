@@ -1,8 +1,7 @@
 """The Estimator for PyTorch, bound to Analytics Zoo."""
 
-from orca.learn.pytorch.estimator import bind
-
 from orca.generations import ZOO
+from orca.learn.pytorch.estimator import bind
 
 __all__ = ["Estimator"]
 

@@ -1,0 +1,170 @@
+"""What training leaves on the disk: checkpoints and TensorBoard's event files, written by rank 0."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from orca import running
+from orca._native import _core
+from orca.adapters.torch.trees import type_name, unpack
+from orca.errors import FailedPreconditionError, InvalidArgumentError
+
+_KEEP = 5  # Checkpoints of one training.
+
+
+class Checkpoints:
+    """Writes ``<folder>/models/<time>/model.<iteration>`` beside training, when a trigger fires.
+
+    Args:
+        folder: The Estimator's ``model_dir``.
+        trigger: An engine's trigger.
+    """
+
+    def __init__(self, folder: str, trigger: Any) -> None:
+        self._trigger = trigger
+        self._last = -1
+        stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
+        self._writer: Any = None
+        if running.rank() == 0:
+            where = Path(folder) / "models" / stamp
+            where.mkdir(parents=True, exist_ok=True)
+            self._writer = _core.AsyncWriter(str(where), _KEEP)
+
+    def after_step(self, session: Any, loss: float, *, epoch_ended: bool) -> bool:
+        """Asks the trigger, on all workers alike; says whether it fired."""
+        epoch = session.epoch + 1 + epoch_ended
+        fires = self._trigger.fires(epoch, session.global_step, loss)
+        if not fires or self._last == session.global_step:
+            return False
+        self._last = session.global_step
+        state = session.state(epoch=session.epoch + epoch_ended)
+        if self._writer is not None:
+            parts, fields = to_parts(unpack(state))
+            progress = (session.global_step, int(state["epoch"]), 0)
+            self._writer.submit(progress, parts, json.dumps(fields))
+        return True
+
+    def close(self) -> None:
+        """Returns when all is on the disk, or cannot be."""
+        if self._writer is not None:
+            self._writer.flush(600.0)
+
+
+def to_parts(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """State dicts as named tensors, and the rest as what JSON can hold."""
+    tensors: dict[str, Any] = {}
+
+    def leaf(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            name = str(len(tensors))
+            whole = value.detach().contiguous()
+            tensors[name] = (type_name(whole), list(whole.shape), _bytes(whole))
+            return {"tensor": name}
+        if isinstance(value, str | int | float | bool | type(None)):
+            return {"value": value}
+        raise InvalidArgumentError(
+            f"a {type(value).__name__} in the state cannot go into a checkpoint; keep numbers, texts "
+            "and tensors in state dicts"
+        )
+
+    tree = _keyed(state, leaf)
+    return {"state": tensors}, {"tree": tree}
+
+
+def _bytes(tensor: torch.Tensor) -> Any:
+    return tensor.reshape(-1).view(torch.uint8).numpy()
+
+
+def _keyed(tree: Any, leaf: Any) -> Any:
+    """Dicts as lists of pairs: keys of JSON are texts only."""
+    if isinstance(tree, dict):
+        return {"dict": [[_keyed(k, leaf), _keyed(v, leaf)] for k, v in tree.items()]}
+    if isinstance(tree, list | tuple):
+        kind = "tuple" if isinstance(tree, tuple) else "list"
+        return {kind: [_keyed(item, leaf) for item in tree]}
+    return leaf(tree)
+
+
+def _unkeyed(tree: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    ((kind, value),) = tree.items()
+    if kind == "dict":
+        return {_unkeyed(k, tensors): _unkeyed(v, tensors) for k, v in value}
+    if kind in ("list", "tuple"):
+        items = [_unkeyed(item, tensors) for item in value]
+        return tuple(items) if kind == "tuple" else items
+    return tensors[value] if kind == "tensor" else value
+
+
+def load_checkpoint(path: str, version: int | None) -> dict[str, Any]:
+    """The state of the newest whole checkpoint below ``path``, or of a number."""
+    root = Path(path)
+    if (root / "manifest.json").exists():
+        return _read(_core.Checkpoint.open(str(root)))
+    folders = sorted({f.parent for f in root.rglob("model.*") if f.is_dir()}, reverse=True)
+    for folder in folders:
+        store = _core.CheckpointStore(str(folder))
+        if version is not None:
+            if version in store.list():
+                return _read(store.open(version))
+        elif (found := store.latest()) is not None:
+            return _read(found)
+    raise FailedPreconditionError(
+        "Cannot find PyTorch checkpoint, please check your checkpoint path."
+    )
+
+
+def _read(checkpoint: Any) -> dict[str, Any]:
+    tensors = {}
+    for name, (dtype, shape, data) in checkpoint.tensors("state").items():
+        flat = torch.frombuffer(bytearray(memoryview(data)), dtype=torch.uint8)
+        tensors[name] = flat.view(getattr(torch, dtype)).reshape(shape)
+    state: dict[str, Any] = _unkeyed(json.loads(checkpoint.fields)["tree"], tensors)
+    return state
+
+
+class Summary:
+    """Event files of one training in ``<folder>/train`` and ``<folder>/validation``."""
+
+    def __init__(self, folder: str | None) -> None:
+        is_on = folder is not None and running.rank() == 0
+        self._train = _core.EventWriter(str(Path(folder or "") / "train")) if is_on else None
+        self._validation = (
+            _core.EventWriter(str(Path(folder or "") / "validation")) if is_on else None
+        )
+        self._since = time.perf_counter()
+
+    def step(self, session: Any, loss: float, rows: int) -> None:
+        """The loss, the learning rate and the rows a second of one step."""
+        if self._train is None:
+            return
+        now = time.perf_counter()
+        step = session.global_step
+        self._train.add_scalar("Loss", loss, step)
+        self._train.add_scalar("LearningRate", session.optimizers[0].param_groups[0]["lr"], step)
+        self._train.add_scalar("Throughput", rows / max(now - self._since, 1e-9), step)
+        self._since = now
+
+    def validation(self, session: Any, found: dict[str, Any]) -> None:
+        """The metrics of one validation."""
+        if self._validation is None:
+            return
+        for name, value in found.items():
+            if name != "num_samples" and _is_number(value):
+                self._validation.add_scalar(name, float(value), session.global_step)
+
+    def close(self) -> None:
+        """Returns when all is on the disk."""
+        for writer in (self._train, self._validation):
+            if writer is not None:
+                writer.sync()
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) or (
+        isinstance(value, torch.Tensor) and value.numel() == 1
+    )
