@@ -393,3 +393,14 @@ def test_idx_goes_both_ways(tmp_path: Path, dtype: str, packed: bool) -> None:
     np.testing.assert_array_equal(got, array)
     _core.save_idx(tmp_path / "ours", array)
     assert (tmp_path / "ours").read_bytes() == data
+
+
+def test_fashion_mnist_comes_as_it_is() -> None:
+    path = Path("/usr/share/datasets/fashion-mnist/t10k-images-idx3-ubyte.gz")
+    if not path.exists():
+        pytest.skip("the package dataset-fashion-mnist is not installed")
+    images = as_array(_core.load_idx(path))
+    assert images.shape == (10_000, 28, 28)
+    with gzip.open(path) as file:
+        plain = np.frombuffer(file.read(), np.uint8, offset=16)
+    np.testing.assert_array_equal(images.reshape(-1), plain)

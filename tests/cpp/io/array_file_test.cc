@@ -24,7 +24,7 @@ std::string Bytes(std::initializer_list<int> values) {
 class ArrayFileTest : public ::testing::Test {
  protected:
   Path Write(const std::string& bytes) {
-    const Path path = folder_.path() / ("file" + std::to_string(++count_));
+    Path path = folder_.path() / ("file" + std::to_string(++count_));
     WriteAllTo(path, bytes);
     return path;
   }

@@ -241,7 +241,14 @@ CrashFiles::NodePtr CrashFiles::AfterCrash(const Node& node, CrashMode mode,
   Names names = node.durable_names;
   for (const Change& change : node.changes) {
     const bool is_kept = mode == CrashMode::kRandom ? random() % 2 == 0 : mode != CrashMode::kLost;
-    if (is_kept) Apply(change, names);
+    if (!is_kept) continue;
+    // A folder took the place of one that had to be moved away first, and was not: no file system
+    // says what is there then.
+    const auto there = names.find(change.added);
+    const bool is_clash =
+        there != names.end() && there->second->is_folder && !there->second->durable_names.empty();
+    Apply(change, names);
+    if (is_clash) names[change.added] = std::make_shared<Node>(Node{.is_folder = true});
   }
   for (const auto& [name, child] : names) after->names[name] = AfterCrash(*child, mode, random);
   after->durable_data = after->data;
