@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <thread>
@@ -28,8 +27,6 @@ constexpr std::size_t kPage = 4096;
 constexpr std::size_t kParallelFrom = std::size_t{8} << 20;
 // More do not make the memory faster.
 constexpr std::size_t kMaxThreads = 8;
-// Clearing a huge page takes a fifth of this.
-constexpr std::chrono::microseconds kSlowPage(1500);
 // MADV_COLLAPSE, which not all headers have yet.
 constexpr int kCollapse = 25;
 
@@ -82,9 +79,14 @@ class Filling {
     if (mapped_ != nullptr) ::munmap(mapped_, size_);
   }
 
+  /// How a piece gets into small pages. write(2) makes fresh ones faster than touching a mapping
+  /// does, but of several threads only one at a time gets anywhere.
+  enum class Way { kWrite, kTouch };
+
   /// Copies a piece that crosses no border of a huge page. 0, or the error.
-  int Fill(FilePiece piece) const {
-    if (piece.at / kHuge < huge_.size() && huge_[piece.at / kHuge]) {
+  int Fill(FilePiece piece, Way way) const {
+    const bool is_huge = piece.at / kHuge < huge_.size() && huge_[piece.at / kHuge];
+    if (is_huge || (way == Way::kTouch && mapped_ != nullptr)) {
       std::memcpy(mapped_ + piece.at, piece.data.data(), piece.data.size());
       return 0;
     }
@@ -100,26 +102,14 @@ class Filling {
   }
 
  private:
-  // Where memory is in pieces, or the kernel is old, there are none. And a virtual machine's may
-  // have to come from its host, piece by piece: that shows at the first one, and then small pages,
-  // which have likely been used before, are faster.
-  void TakeHugePages() {
-    const auto begin = std::chrono::steady_clock::now();
-    if (!Collapse(0, 1) || std::chrono::steady_clock::now() - begin > kSlowPage) return;
-    Collapse(1, huge_.size());
-  }
-
   // One small page each, and the kernel makes the rest; all in one call, since each makes every
-  // processor empty its lists of pages.
-  bool Collapse(std::size_t first, std::size_t last) {
+  // processor empty its lists of pages. Where memory is in pieces, or the kernel is old, it fails.
+  void TakeHugePages() {
     const std::byte nothing{0};
-    for (std::size_t i = first; i < last; ++i)
-      if (Fill({std::span(&nothing, 1), i * kHuge}) != 0) return false;
-    if (first == last || ::madvise(mapped_ + first * kHuge, (last - first) * kHuge, kCollapse) != 0)
-      return false;
-    std::fill(huge_.begin() + static_cast<std::ptrdiff_t>(first),
-              huge_.begin() + static_cast<std::ptrdiff_t>(last), true);
-    return true;
+    for (std::size_t i = 0; i < huge_.size(); ++i)
+      if (Fill({std::span(&nothing, 1), i * kHuge}, Way::kWrite) != 0) return;
+    const bool taken = ::madvise(mapped_, huge_.size() * kHuge, kCollapse) == 0;
+    huge_.assign(huge_.size(), taken);
   }
 
   // Whether the first pages come with one fault.
@@ -193,15 +183,15 @@ void WriteMemoryFile(int fd, std::span<const FilePiece> pieces) {
   const std::vector<FilePiece> slices = Cut(pieces);
   std::atomic<std::size_t> next = 0;
   std::atomic<int> error = 0;
-  const auto work = [&] {
+  const auto work = [&](Filling::Way way) {
     for (std::size_t i = next++; i < slices.size() && error == 0; i = next++)
-      if (const int failed = file.Fill(slices[i]); failed != 0) error = failed;
+      if (const int failed = file.Fill(slices[i], way); failed != 0) error = failed;
   };
   {
     std::vector<std::jthread> threads;
     const std::size_t helpers = is_much ? std::min(kMaxThreads, AllowedCpus().count()) - 1 : 0;
-    for (std::size_t i = 0; i < helpers; ++i) threads.emplace_back(work);
-    work();
+    for (std::size_t i = 0; i < helpers; ++i) threads.emplace_back(work, Filling::Way::kTouch);
+    work(Filling::Way::kWrite);
   }
   if (error != 0) {
     throw Error(Code::kResourceExhausted,
