@@ -20,7 +20,7 @@ setup: ## install distribution packages and the Python environment of versions/
 build: setup ## engine, Python module and torch plugin (release) in build/release
 	@tools/build.sh release
 
-demo: build ## train LeNet on Fashion-MNIST with DDP: gloo, then orca
+demo: build ## train LeNet on Fashion-MNIST with an Estimator, one worker a core
 	@$(PYTHON) tools/demo.py
 
 test: setup ## everything that must pass: lint, C++, Python, package, sanitizers, fuzz corpus

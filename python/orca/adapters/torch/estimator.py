@@ -27,8 +27,10 @@ from orca.context import OrcaContext, active_context, current_context
 from orca.data import ArrayStore, Shard
 from orca.errors import FailedPreconditionError, InvalidArgumentError
 from orca.generations import Generation
+from orca.learn.metrics import Metric
 from orca.learn.pytorch.callbacks.model_checkpoint import ModelCheckpoint
 from orca.learn.trigger import Trigger
+from orca.learn.validation_methods import Loss, ValidationMethod
 from orca.pickles import dumps
 
 _numbers = itertools.count()
@@ -164,6 +166,7 @@ class TorchEstimator:
             epochs=epochs,
             batch_size=self._batch_for(data, batch_size),
             source=self._source(data, feature_cols, label_cols, has_target=True),
+            metrics=self._metrics(validation_methods),
             validation=None
             if validation_data is None
             else self._source(validation_data, feature_cols, label_cols, has_target=True),
@@ -204,17 +207,65 @@ class TorchEstimator:
         callbacks: Any = None,
         validation_methods: Any = None,
     ) -> Any:
-        """Evaluates on the workers; returns the metrics over all rows."""
-        source = self._source(data, feature_cols, label_cols, has_target=True)
-        results = self._run(
-            loop.evaluate,
-            source,
-            self._batch_for(data, batch_size),
-            num_steps,
-            tuple(callbacks or ()),
-            info,
+        """Evaluates on the workers.
+
+        Args:
+            data: As for ``fit``.
+            batch_size: Rows of a step.
+            num_steps: Ends after so many batches of a worker.
+            profile: Whether the result says how long it took.
+            reduce_results: One dict, or a list of one a worker.
+            info: For training operators.
+            feature_cols: Of data frames.
+            label_cols: Of data frames.
+            callbacks: What is called during evaluation.
+            validation_methods: In the place of the Estimator's metrics.
+
+        Returns:
+            The metrics over all rows, the loss as ``val_loss``, and ``num_samples``; with backend
+            ``"bigdl"`` the metrics alone, by the names of BigDL's engine.
+        """
+        metrics = self._metrics(validation_methods)
+        options = loop.EvaluateOptions(
+            batch_size=self._batch_for(data, batch_size),
+            source=self._source(data, feature_cols, label_cols, has_target=True),
+            metrics=metrics,
+            num_steps=num_steps,
+            callbacks=tuple(callbacks or ()),
+            info=info,
+            profile=profile,
         )
+        if self._rules.engine_names and not metrics and validation_methods is None:
+            raise InvalidArgumentError(
+                "metrics shouldn't be None, please specify the metrics argument when creating this "
+                "estimator."
+            )
+        results = self._run(loop.evaluate, options)
+        if self._rules.engine_names:
+            return self._by_engine_names(results[0], metrics, validation_methods)
         return results[0] if reduce_results else results
+
+    def _metrics(self, methods: Any) -> tuple[Any, ...]:
+        """What to measure: the validation methods of a call, or the Estimator's metrics."""
+        if methods is None:
+            return self._spec.metrics
+        listed = methods if isinstance(methods, list | tuple) else [methods]
+        found = [m.metric() if isinstance(m, ValidationMethod) else m for m in listed]
+        return tuple(metric for metric in found if metric is not None)
+
+    @staticmethod
+    def _by_engine_names(
+        found: dict[str, Any], metrics: tuple[Any, ...], methods: Any
+    ) -> dict[str, float]:
+        named = {
+            getattr(metric, "engine_name", None) or name: found[name]
+            for metric in metrics
+            for name in Metric.convert_metrics_dict([metric], backend="pytorch")
+        }
+        listed = methods if isinstance(methods, list | tuple) else [methods]
+        if any(isinstance(method, Loss) for method in listed):
+            named["Loss"] = found["val_loss"]
+        return {name: float(value) for name, value in named.items()}
 
     @_translated
     def predict(

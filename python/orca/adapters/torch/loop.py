@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,7 +86,7 @@ def fit(call: Call, options: FitOptions) -> Any:
         found = trainer.epoch(feed)
         scores: dict[str, Any] = {}
         if validation is not None:
-            scores = _evaluate(session, validation, None, runner)
+            scores = _evaluate(session, validation, options.metrics, runner)
             found |= {_validation_name(key): value for key, value in scores.items()}
         stats.append(found)
         runner.epoch_stats = found
@@ -105,34 +106,44 @@ def _validation_name(key: str) -> str:
     return key if key == "val_loss" else f"val_{key.lower()}"
 
 
-def evaluate(
-    call: Call,
-    source: Any,
-    batch_size: int,
-    num_steps: int | None,
-    callbacks: tuple[Any, ...],
-    info: dict[str, Any] | None,
-) -> Any:
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """The arguments of one ``evaluate``."""
+
+    batch_size: int
+    source: Any
+    metrics: tuple[Any, ...]
+    num_steps: int | None = None
+    callbacks: tuple[Any, ...] = ()
+    info: dict[str, Any] | None = None
+    profile: bool = False
+
+
+def evaluate(call: Call, options: EvaluateOptions) -> Any:
     """Evaluates; every worker returns the same metrics."""
     session = _session(call)
     if session is None:
         return SESSION_LOST
-    feed = source.open(batch_size, session.spec.config, False)
-    runner = Runner(session, list(callbacks), {})
+    begin = time.perf_counter()
+    feed = options.source.open(options.batch_size, session.spec.config, False)
+    runner = Runner(session, list(options.callbacks), {})
     runner.call("before_run")
-    found = _evaluate(session, feed, num_steps, runner, info)
+    found = _evaluate(session, feed, options.metrics, runner, options.num_steps, options.info)
     runner.call("after_run")
+    if options.profile:
+        found["profile"] = {"mean_validation_s": time.perf_counter() - begin}
     return found
 
 
 def _evaluate(
     session: Session,
     feed: Feed,
-    num_steps: int | None,
+    wanted: tuple[Any, ...],
     runner: Runner,
+    num_steps: int | None = None,
     info: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    metrics = make_metrics(session.spec.metrics)
+    metrics = make_metrics(wanted)
     batches = itertools.islice(feed.epoch(0, 0), num_steps)
     runner.call("before_val_epoch")
     if session.operator_validates():

@@ -36,6 +36,7 @@ class FitOptions:
     epochs: int
     batch_size: int
     source: Any
+    metrics: tuple[Any, ...] = ()
     validation: Any = None
     max_steps: int | None = None
     seed: int = 0

@@ -1,0 +1,159 @@
+"""The PyTorch Estimator through the import roots of BigDL and Analytics Zoo, and the seeds' scripts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import checks_estimator as checks
+import orca
+from orca.errors import InvalidArgumentError
+
+ROOT = Path(__file__).resolve().parents[2]
+BACKENDS = ["bigdl", "torch_distributed", "ray", "spark", "horovod", "Spark"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def context() -> Iterator[None]:
+    orca.init_orca_context("local", cores=2)
+    yield
+    orca.stop_orca_context()
+
+
+def estimator_of(root: str) -> Any:
+    if root == "orca":
+        from orca.learn.pytorch import Estimator
+    elif root == "bigdl":
+        from bigdl.orca.learn.pytorch import Estimator
+    else:
+        from zoo.orca.learn.pytorch import Estimator
+    return Estimator
+
+
+def make(root: str, **changes: Any) -> Any:
+    given: dict[str, Any] = {
+        "model": checks.net,
+        "optimizer": checks.OPTIMIZERS["sgd"],
+        "loss": nn.CrossEntropyLoss(),
+        "config": {"shuffle": False},
+    }
+    return estimator_of(root).from_torch(**(given | changes))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("root", ["orca", "bigdl", "zoo"])
+def test_every_backend_trains(root: str, backend: str) -> None:
+    est = make(root, backend=backend, workers_per_node=2)
+    found = est.fit(checks.rows(24), epochs=2, batch_size=8)
+    if backend == "bigdl":
+        assert found is est
+        # The number of epochs is absolute.
+        before = est.get_model().second.weight.clone()
+        est.fit(checks.rows(24), epochs=2, batch_size=8)
+        assert torch.equal(est.get_model().second.weight, before)
+    else:
+        assert [stats["epoch"] for stats in found] == [1, 2]
+        assert found[0]["batch_count"] == (2 if root == "zoo" else 3)  # A worker's, or the job's.
+        assert est.num_workers == 2
+    est.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("root", "kind"), [("orca", InvalidArgumentError), ("bigdl", RuntimeError), ("zoo", ValueError)]
+)
+def test_errors_are_of_the_roots_time(root: str, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match="got backend: mpi") as caught:
+        make(root, backend="mpi")
+    assert caught.type is kind
+    with pytest.raises(kind, match="do not specify batch_size in config") as caught:
+        make(root, config={"batch_size": 4})
+    assert caught.type is kind
+    est = make(root)
+    with pytest.raises(kind, match="batch_size should be a positive integer") as caught:
+        est.fit(checks.rows(4), batch_size=-1)
+    assert caught.type is kind
+
+
+@pytest.mark.parametrize(
+    ("root", "backend", "frequency"), [("bigdl", "spark", "epoch"), ("zoo", "bigdl", "batch")]
+)
+def test_defaults_are_of_the_roots_time(root: str, backend: str, frequency: str) -> None:
+    est = make(root)
+    assert est.backend == backend
+    assert est._spec.step_freq == frequency
+
+
+def test_the_bigdl_backend_has_the_names_of_its_engine() -> None:
+    """Seed 000: validation methods in fit and evaluate."""
+    from bigdl.optim.optimizer import Loss, Top1Accuracy
+
+    from orca.learn.metrics import Accuracy
+
+    data = checks.rows(24)
+    est = make("zoo", metrics=[Accuracy()])
+    found = est.evaluate(data, batch_size=8)
+    assert list(found) == ["Top1Accuracy"]
+    methods = [Top1Accuracy(), Loss()]
+    again = est.evaluate(data, validation_methods=methods, batch_size=8)
+    assert list(again) == ["Top1Accuracy", "Loss"]
+    assert again["Top1Accuracy"] == found["Top1Accuracy"]
+    with pytest.raises(ValueError, match="metrics shouldn't be None"):
+        make("zoo").evaluate(data)
+    est.shutdown()
+
+
+def test_the_roots_share_their_values() -> None:
+    import bigdl.orca.learn.metrics as of_bigdl
+    import zoo.orca.learn.metrics as of_zoo
+
+    assert of_bigdl.Accuracy is of_zoo.Accuracy
+
+
+def write_idx(path: Path, array: np.ndarray) -> None:
+    head = bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape)
+    path.write_bytes(head + array.astype(np.uint8).tobytes())
+
+
+def run_example(name: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / name), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_script_of_the_fashion_mnist_tutorial_runs(tmp_path: Path) -> None:
+    """Seed 003, on a few made images."""
+    raw = tmp_path / "FashionMNIST" / "raw"
+    raw.mkdir(parents=True)
+    random = np.random.default_rng(0)
+    for part, count in (("train", 320), ("t10k", 80)):
+        write_idx(raw / f"{part}-images-idx3-ubyte", random.integers(0, 255, (count, 28, 28)))
+        write_idx(raw / f"{part}-labels-idx1-ubyte", random.integers(0, 10, count))
+    said = run_example("bigdl_fashion_mnist.py", "--data_dir", str(tmp_path), "--epochs", "1")
+    assert "'num_samples': 320" in said
+    assert "'num_samples': 80" in said
+    assert "Stopping orca context" in said
+
+
+@pytest.mark.slow
+def test_the_scripts_of_analytics_zoo_run() -> None:
+    """Seeds 000 and 001: all three backends of that time learn."""
+    said = run_example("zoo_torch_estimator.py", "--rows", "600")
+    for backend in ("torch_distributed", "horovod"):
+        line = next(line for line in said.splitlines() if line.startswith(f"{backend}: loss"))
+        first, last = (float(word.rstrip(",")) for word in line.split()[2::2])
+        assert last < first
