@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
@@ -524,4 +525,54 @@ def test_orcas_own_optimizers_have_their_arithmetic() -> None:
             for parameter in model.parameters():
                 parameter -= 0.1 / (1 + 0.5 * step) * parameter.grad
     same(est.get_model(), model)
+    est.shutdown()
+
+
+def test_pickled_models_must_be_trusted(tmp_path: Path) -> None:
+    est = estimator(1)
+    path = est.save(str(tmp_path / "whole.pt"), entire=True)
+    with pytest.raises(InvalidArgumentError, match="trust=True"):
+        est.load(path)
+    est.load(path, trust=True)
+    from bigdl.orca.learn.pytorch import Estimator as OfBigdl
+
+    old = OfBigdl.from_torch(model=checks.net, backend="spark")
+    with pytest.warns(UserWarning, match="is a pickle of this user's"):
+        old.load(path)
+    with pytest.raises(RuntimeError, match="check your model path"):
+        old.load(str(tmp_path / "nothing.pt"))
+    est.shutdown()
+
+
+def test_the_spark_backend_leaves_its_state_in_model_dir(tmp_path: Path) -> None:
+    est = estimator(2, model_dir=str(tmp_path), backend="spark")
+    est.fit(checks.rows(8), batch_size=4)
+    state = torch.load(tmp_path / "state.pkl", weights_only=True)
+    assert state["epoch"] == 1
+    est.shutdown()
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.last = nn.Linear(2, 1, dtype=torch.float64)
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.stack([a, b], dim=1))[:, 0]
+
+
+def test_columns_of_a_frame_are_features_and_labels() -> None:
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame({name: random.normal(size=12) for name in ("a", "b", "y")})
+    est = estimator(2, model=lambda config: TwoInputs(), loss=nn.MSELoss(), metrics=None)
+    est.fit(frame, batch_size=4, feature_cols=["a", "b"], label_cols="y")
+    found = est.predict(frame, feature_cols=["a", "b"])
+    a, b = (torch.from_numpy(frame[name].to_numpy().copy()) for name in ("a", "b"))
+    with torch.no_grad():
+        np.testing.assert_allclose(found, est.get_model()(a, b).numpy(), rtol=1e-12)
+    with pytest.raises(InvalidArgumentError, match=r"no column 'c'; there is \['a', 'b', 'y'\]"):
+        est.fit(frame, feature_cols=["c"], label_cols="y")
+    with pytest.raises(InvalidArgumentError, match="label_cols must be provided"):
+        est.fit(frame, feature_cols=["a"])
     est.shutdown()

@@ -7,12 +7,11 @@ import functools
 import itertools
 import os
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -20,7 +19,7 @@ from orca import running
 from orca._native import _core
 from orca.adapters.torch import loop
 from orca.adapters.torch.feeds import ArraySource, LoaderSource
-from orca.adapters.torch.records import load_checkpoint
+from orca.adapters.torch.records import load_checkpoint, load_file, write_file
 from orca.adapters.torch.session import ModelSpec, Session, make_models
 from orca.adapters.torch.trees import pack, unpack
 from orca.context import OrcaContext, active_context, current_context
@@ -186,6 +185,8 @@ class TorchEstimator:
         self._version += 1
         self._state = results[0][1]
         self._epochs_done = int(self._state["epoch"])
+        if self._model_dir is not None and self.backend == "spark":
+            write_file(Path(self._model_dir) / "state.pkl", self.get_state_dict())
         if self._rules.returns_self:
             return self
         stats = [[result[0][e] for result in results] for e in range(len(results[0][0]))]
@@ -308,6 +309,8 @@ class TorchEstimator:
         self._take(state)
 
     def _take(self, state: dict[str, Any]) -> None:
+        if isinstance(state, nn.Module):
+            state = state.state_dict()
         if "models" not in state:  # The state dict of a model alone.
             state = {"models": [state]}
         for model, found in zip(self._fresh_models(), state["models"], strict=True):
@@ -317,25 +320,43 @@ class TorchEstimator:
         self._version += 1
 
     @_translated
-    def save(self, model_path: str | os.PathLike[str]) -> str:
-        """Writes the state; returns the path. ``torch.load`` reads it with ``weights_only=True``."""
-        path = Path(model_path)
-        beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        torch.save(self.get_state_dict(), beside)
-        beside.replace(path)
+    def save(self, model_path: str | os.PathLike[str], entire: bool = False) -> str:
+        """Writes the state; returns the path.
+
+        Args:
+            model_path: The file, which ``torch.load`` reads with ``weights_only=True``.
+            entire: Whether to write the model itself instead, which ``torch.load`` has to trust.
+        """
+        write_file(Path(model_path), self.get_model() if entire else self.get_state_dict())
         return str(model_path)
 
     @_translated
-    def load(self, model_path: str | os.PathLike[str]) -> None:
-        """Goes on from what ``save`` wrote."""
+    def load(
+        self, model_path: str | os.PathLike[str], loss: Any = None, *, trust: bool = False
+    ) -> None:
+        """Goes on from what ``save`` wrote, from a state dict, or from the newest checkpoint of a folder.
+
+        Args:
+            model_path: A file or a folder.
+            loss: A loss in the place of the Estimator's.
+            trust: Whether a file may run code when it is loaded, as a pickled model does.
+        """
         path = Path(model_path)
         if path.is_dir():
             self._take(load_checkpoint(str(path), None))
         else:
-            self._take(torch.load(path, weights_only=True))
+            self._take(load_file(path, trust=trust, generation=self._generation))
+        if loss is not None:
+            self._spec = replace(self._spec, loss=loss)
+            self._pickled = None
 
-    save_checkpoint = save
-    load_checkpoint = load
+    def save_checkpoint(self, model_path: str | os.PathLike[str]) -> str:
+        """As ``save``."""
+        return str(self.save(model_path))
+
+    def load_checkpoint(self, model_path: str | os.PathLike[str], *, trust: bool = False) -> None:
+        """As ``load``."""
+        self.load(model_path, trust=trust)
 
     @_translated
     def load_orca_checkpoint(
@@ -373,7 +394,9 @@ class TorchEstimator:
         self._state = self._run(loop.update_schedulers, metric)[0]
         self._version += 1
 
-    update_scheduler = update_schedulers
+    def update_scheduler(self, metric: float | None = None) -> None:
+        """As ``update_schedulers``."""
+        self.update_schedulers(metric)
 
     def clear_gradient_clipping(self) -> None:
         """Gradients stay as they are."""
@@ -514,6 +537,8 @@ def _store_of(data: Any, features: Any, labels: Any, wants_target: bool) -> tupl
     """Arrays in shared memory as ``{"x": ..., "y": ...}``; and whether there is a "y"."""
     if isinstance(data, ArrayStore):
         return data, wants_target
+    if features is not None or hasattr(data, "iloc"):
+        data = _columns(data, features, labels if wants_target else None, wants_target)
     if isinstance(data, dict):
         if "x" not in data:
             raise InvalidArgumentError(f"data has the keys {sorted(data)}; key x should be there")
@@ -532,6 +557,42 @@ def _store_of(data: Any, features: Any, labels: Any, wants_target: bool) -> tupl
     store = ArrayStore()
     store.put({"x": x} if y is None or not wants_target else {"x": x, "y": y})
     return store, y is not None and wants_target
+
+
+def _columns(frame: Any, features: Any, labels: Any, wants_target: bool) -> dict[str, Any]:
+    """Columns of a data frame: one alone is an array, several are a list of them."""
+    if not hasattr(frame, "iloc"):
+        raise InvalidArgumentError(
+            f"feature_cols and label_cols are for data frames, and data is a {type(frame).__name__}"
+        )
+    for name, given in (("feature_cols", features), ("label_cols", labels)):
+        if given is None and (name == "feature_cols" or wants_target):
+            raise InvalidArgumentError(f"{name} must be provided if data is a data frame")
+
+    def columns(names: Any) -> Any:
+        listed = [names] if isinstance(names, str) else list(names)
+        for name in listed:
+            if name not in frame.columns:
+                raise InvalidArgumentError(
+                    f"there is no column {name!r}; there is {list(frame.columns)}"
+                )
+        arrays = [_stacked(name, frame[name].to_numpy()) for name in listed]
+        return arrays[0] if len(arrays) == 1 else arrays
+
+    found = {"x": columns(features)}
+    return found | {"y": columns(labels)} if wants_target else found
+
+
+def _stacked(name: str, column: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    if column.dtype != object:
+        return np.ascontiguousarray(column)
+    try:
+        return np.stack([np.asarray(value) for value in column])
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"column {name!r}: Elements in the same column must have the same shape, please drop, pad or "
+            "truncate the columns that do not meet this requirement."
+        ) from error
 
 
 def _concatenate(parts: list[Any]) -> Any:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pickle
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from orca import running
 from orca._native import _core
 from orca.adapters.torch.trees import type_name, unpack
 from orca.errors import FailedPreconditionError, InvalidArgumentError
+from orca.generations import Generation
 
 _KEEP = 5  # Checkpoints of one training.
 
@@ -125,6 +129,36 @@ def _read(checkpoint: Any) -> dict[str, Any]:
         tensors[name] = flat.view(getattr(torch, dtype)).reshape(shape)
     state: dict[str, Any] = _unkeyed(json.loads(checkpoint.fields)["tree"], tensors)
     return state
+
+
+def write_file(path: Path, value: Any) -> None:
+    """Writes with ``torch.save``, completely or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        torch.save(value, beside)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def load_file(path: Path, *, trust: bool, generation: Generation) -> Any:
+    """What ``torch.save`` wrote. A pickled model runs code when it is loaded, and must be trusted."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=not trust)
+    except pickle.UnpicklingError as error:
+        own = path.stat().st_uid == os.getuid()
+        if not generation.trusts_pickles or not own:
+            raise InvalidArgumentError(
+                f"{path} is not tensors alone: loading it runs code of whoever wrote it; give "
+                "load(..., trust=True) if you trust that"
+            ) from error
+        warnings.warn(f"{path} is a pickle of this user's; loading it runs its code", stacklevel=2)
+        return torch.load(path, map_location="cpu", weights_only=False)
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise FailedPreconditionError(
+            f"Cannot load the PyTorch model. Please check your model path. ({error})"
+        ) from error
 
 
 class Summary:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from orca import running
 from orca.adapters.torch.feeds import split_batch
+from orca.adapters.torch.records import write_file
 from orca.adapters.torch.session import Session
 from orca.adapters.torch.trees import unpack
 from orca.errors import InvalidArgumentError
@@ -121,11 +120,7 @@ class Runner:
         tensors = unpack(state)
         if save_weights_only:
             tensors = tensors["models"][0]
-        where = Path(path)
-        where.parent.mkdir(parents=True, exist_ok=True)
-        beside = where.with_name(f".{where.name}.{os.getpid()}.tmp")
-        torch.save(tensors, beside)
-        beside.replace(where)
+        write_file(Path(path), tensors)
 
     def remove_checkpoint(self, path: str) -> None:
         """Removes a file, on rank 0."""
