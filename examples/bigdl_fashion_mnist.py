@@ -7,6 +7,7 @@ import argparse
 import os
 import tempfile
 import time
+from pathlib import Path
 
 import torch
 import torch.nn as nn
@@ -98,7 +99,7 @@ with tempfile.TemporaryDirectory() as folder:
     print(f"Validation stats: {val_stats}")
 
     path = orca_estimator.save(os.path.join(folder, "lenet.pt"))
-    print(f"Saved {os.path.getsize(path)} bytes, and loaded them again")
+    print(f"Saved {Path(path).stat().st_size} bytes, and loaded them again")
     orca_estimator.load(path)
     images, labels = next(iter(validation_data_creator(batch_size=10000)))
     predictions = orca_estimator.predict(images, batch_size=args.batch_size)
