@@ -159,19 +159,152 @@ orca.stop_orca_context()
 """
 )
 
+INFER = (
+    COMMON
+    + """
+import orca
+from orca.data import ArrayStore
+from orca.learn.metrics import Accuracy
+from orca.learn.pytorch import Estimator
+rounds = int(sys.argv[1])
+x, y = data()
+def model(config=None): torch.manual_seed(1); return Net()
+orca.init_orca_context(cores=2)
+est = Estimator.from_torch(model=model, optimizer=adam, loss=nn.CrossEntropyLoss(), metrics=[Accuracy()], workers_per_node=2)
+store, inputs = ArrayStore(), ArrayStore()
+store.put({"x": x, "y": y}); inputs.put({"x": x})
+plain = model().eval(); tx, ty = torch.from_numpy(x), torch.from_numpy(y)
+def score():
+    loss, right = 0.0, 0
+    with torch.no_grad():
+        for begin in range(0, ROWS, 64):
+            out = plain(tx[begin : begin + 64]); target = ty[begin : begin + 64]
+            loss += F.cross_entropy(out, target, reduction="sum").item(); right += int((out.argmax(1) == target).sum())
+    return loss / ROWS, right / ROWS
+def outputs():
+    with torch.no_grad():
+        return torch.cat([plain(tx[begin : begin + 64]) for begin in range(0, ROWS, 64)]).numpy()
+def timed(function):
+    begin = time.perf_counter(); found = function(); return time.perf_counter() - begin, found
+times = {name: [] for name in ("evaluate", "predict", "evaluate-1", "predict-1", "evaluate-2", "predict-2")}
+for _ in range(rounds + 1):
+    seconds, found = timed(lambda: est.evaluate(store, batch_size=128)); times["evaluate"].append(seconds)
+    seconds, made = timed(lambda: est.predict(inputs, batch_size=64)); times["predict"].append(seconds)
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        seconds, expected = timed(score); times[f"evaluate-{threads}"].append(seconds)
+        seconds, wanted = timed(outputs); times[f"predict-{threads}"].append(seconds)
+    assert abs(found["val_loss"] - expected[0]) < 1e-5 and abs(float(found["Accuracy"]) - expected[1]) < 1e-9
+    assert np.allclose(made, wanted, atol=1e-5)
+print(json.dumps({name: statistics.median(t[1:]) for name, t in times.items()}))
+orca.stop_orca_context()
+"""
+)
+START = (
+    COMMON
+    + """
+import orca
+from orca.learn.pytorch import Estimator
+from orca.learn.pytorch.callbacks import Callback
+x, y = data(); x, y = x[:256], y[:256]
+class FirstStep(Callback):
+    def after_train_iter(self, runner):
+        if runner.global_step == 1 and runner.rank == 0: print("FIRST", time.time(), flush=True)
+def model(config=None): torch.manual_seed(1); return Net()
+orca.init_orca_context(cores=2)
+orca.run(lambda: torch.ones(1), workers=2)
+est = Estimator.from_torch(model=model, optimizer=adam, loss=nn.CrossEntropyLoss(), workers_per_node=2)
+print("BEGIN", time.time(), flush=True)
+est.fit((x, y), batch_size=64, callbacks=[FirstStep()])
+times = []
+for _ in range(10):
+    begin = time.perf_counter(); est.fit((x, y), batch_size=256, max_steps=1); times.append(time.perf_counter() - begin)
+print("SECOND", statistics.median(times), flush=True)
+orca.stop_orca_context()
+"""
+)
+
+# 25 million parameters, Adam: the weights and two moments are three times 100 MB.
+WIDE = """
+import json, os, statistics, sys, time
+import numpy as np, torch, torch.nn.functional as F
+from torch import nn
+ROWS, STEPS, BATCH = 2048, 12, 64
+def wide(config=None):
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(512, 3400), nn.ReLU(), nn.Linear(3400, 3400), nn.ReLU(),
+                         nn.Linear(3400, 3400), nn.ReLU(), nn.Linear(3400, 10))
+def adam(model, config=None): return torch.optim.Adam(model.parameters(), lr=1e-4)
+def data():
+    random = np.random.default_rng(0)
+    y = random.integers(0, 10, ROWS); x = random.normal(size=(ROWS, 512)).astype(np.float32)
+    x[np.arange(ROWS), y] += 6
+    return x, y
+def pss(pids):
+    total = 0
+    for pid in pids:
+        for line in open(f"/proc/{pid}/smaps_rollup"):
+            if line.startswith("Pss:"): total += int(line.split()[1])
+    return total / 1024
+"""
+WIDE_OURS = (
+    WIDE
+    + """
+import orca
+from orca.data import ArrayStore
+from orca.learn.pytorch import Estimator
+orca.init_orca_context(cores=2)
+x, y = data(); store = ArrayStore(); store.put({"x": x, "y": y})
+est = Estimator.from_torch(model=wide, optimizer=adam, loss=nn.CrossEntropyLoss(), workers_per_node=2)
+before = pss(orca.run(os.getpid, workers=2))
+est.fit(store, max_steps=2, batch_size=BATCH)
+begin = time.perf_counter()
+stats = est.fit(store, epochs=1, max_steps=STEPS, batch_size=BATCH)
+seconds = (time.perf_counter() - begin) / STEPS
+grown = pss(orca.run(os.getpid, workers=2)) - before
+print(json.dumps({"seconds": seconds, "loss": stats[-1]["train_loss"], "mb": grown}))
+orca.stop_orca_context()
+"""
+)
+WIDE_DDP = (
+    WIDE
+    + """
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+torch.set_num_threads(1); dist.init_process_group("gloo")
+model = DistributedDataParallel(wide()); optimizer = adam(model)
+x, y = map(torch.from_numpy, data())
+def run(steps, first):
+    total = 0.0
+    for step in range(first, first + steps):
+        rows = slice((step * 2 + dist.get_rank()) * BATCH // 2, (step * 2 + dist.get_rank() + 1) * BATCH // 2)
+        optimizer.zero_grad(); loss = F.cross_entropy(model(x[rows]), y[rows]); loss.backward(); optimizer.step()
+        total += loss.item()
+    return total / steps
+run(2, 0); dist.barrier(); begin = time.perf_counter(); loss = run(STEPS, 2); dist.barrier()
+seconds = (time.perf_counter() - begin) / STEPS
+if dist.get_rank() == 0: print(json.dumps({"seconds": seconds, "loss": loss}))
+dist.destroy_process_group()
+"""
+)
+
 
 def answer(program: str, arguments: list[str], ranks: int = 0) -> dict[str, float]:
+    found: dict[str, float] = json.loads(lines(program, arguments, ranks)[-1])
+    return found
+
+
+def lines(program: str, arguments: list[str] | None = None, ranks: int = 0) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "program.py"
         path.write_text(textwrap.dedent(program))
         launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-        command = [sys.executable, *(launch if ranks else []), str(path), *arguments]
+        command = [sys.executable, *(launch if ranks else []), str(path), *(arguments or [])]
         environment = os.environ | {"OMP_NUM_THREADS": "1"} if ranks else os.environ
         done = subprocess.run(
             command, stdout=subprocess.PIPE, text=True, timeout=600, env=environment, check=True
         )
-    found: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+    return done.stdout.strip().splitlines()
 
 
 def bench_lenet(rounds: int) -> None:
@@ -200,12 +333,57 @@ def bench_single(rounds: int) -> None:
     print(f"RESULT single ratio={found['ratio']:.3f} lower_bound={found['bound']:.3f} goal=0.95")
 
 
+def bench_infer(rounds: int) -> None:
+    found = answer(INFER, [str(max(rounds, 5))])
+    for name in ("evaluate", "predict"):
+        one, two = found[f"{name}-1"] / found[name], found[f"{name}-2"] / found[name]
+        print(
+            f"RESULT {name} ours_ms={found[name] * 1e3:.0f} one_thread={one:.2f}x goal=1.8 "
+            f"two_threads={two:.2f}x goal=1.1"
+        )
+
+
+def bench_start(rounds: int) -> None:
+    firsts, seconds = [], []
+    for _ in range(rounds):
+        words = dict(
+            line.removeprefix("[rank 0] ").split()
+            for line in lines(START)
+            if len(line.split()) in (2, 4)
+        )
+        firsts.append(float(words["FIRST"]) - float(words["BEGIN"]))
+        seconds.append(float(words["SECOND"]))
+    print(f"RESULT first-step ours_ms={statistics.median(firsts) * 1e3:.0f} goal=300")
+    print(f"RESULT second-fit ours_ms={statistics.median(seconds) * 1e3:.1f} goal=50")
+
+
+def bench_mlp(rounds: int) -> None:
+    ours, theirs = [], []
+    for _ in range(rounds):
+        ours.append(answer(WIDE_OURS, []))
+        theirs.append(answer(WIDE_DDP, [], 2))
+    assert all(found["loss"] < 2.3 for found in (*ours, *theirs))
+    ratio = statistics.median(
+        t["seconds"] / o["seconds"] for o, t in zip(ours, theirs, strict=True)
+    )
+    step = statistics.median(o["seconds"] for o in ours)
+    print(f"RESULT mlp-step ours_ms={step * 1e3:.0f} gloo={ratio:.2f}x goal=1.5")
+    print(f"RESULT mlp-memory pss_mb={statistics.median(o['mb'] for o in ours):.0f}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", nargs="?", default="lenet")
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
-    {"lenet": bench_lenet, "single": bench_single}[given.part](given.rounds)
+    parts = {
+        "lenet": bench_lenet,
+        "single": bench_single,
+        "infer": bench_infer,
+        "start": bench_start,
+        "mlp": bench_mlp,
+    }
+    parts[given.part](given.rounds)
 
 
 if __name__ == "__main__":

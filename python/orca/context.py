@@ -20,6 +20,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from orca import progress
 from orca._native import _core
 from orca.errors import FailedPreconditionError, InvalidArgumentError
 
@@ -220,7 +221,9 @@ def _environment() -> Any:
 
 
 def _show(kind: int, rank: int, level: int, stream: int, logger: str, text: str) -> None:
-    if kind == 0:
+    if logger == progress.LOGGER:
+        progress.show(text)
+    elif kind == 0:
         out = sys.stderr if stream else sys.stdout
         mark = f"[rank {rank}] " if rank >= 0 else ""
         out.write("".join(f"{mark}{line}\n" for line in text.splitlines()))

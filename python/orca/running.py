@@ -11,11 +11,14 @@ Example:
 from __future__ import annotations
 
 import concurrent.futures
+import json
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from orca import progress
 from orca.context import active_context, current_context
 from orca.errors import InvalidArgumentError, WorkerFailedError
 from orca.pickles import dumps, loads
@@ -282,6 +285,12 @@ def report(step: int, **metrics: float) -> None:
     """
     if _task is not None:
         _native.report(step, {name: float(value) for name, value in metrics.items()})
+
+
+def show_progress(fields: dict[str, Any]) -> None:
+    """Shows the driver's user how far the function is; see ``orca.progress``."""
+    if _task is not None:
+        _native.log(progress.LOGGER, logging.INFO, json.dumps(fields))
 
 
 def communicator() -> Communicator:

@@ -91,8 +91,10 @@ class TorchEstimator:
         *,
         workers_per_node: int,
         model_dir: str | None,
+        use_tqdm: bool = False,
     ) -> None:
         self._spec = spec
+        self._use_tqdm = use_tqdm
         self._generation = generation
         self.backend = backend
         self._rules = Rules.of(backend, generation)
@@ -180,6 +182,7 @@ class TorchEstimator:
             model_dir=self._model_dir,
             trigger=Trigger.convert_trigger(checkpoint_trigger) and checkpoint_trigger,
             summary=self._summary,
+            use_tqdm=self._use_tqdm,
         )
         results = self._run(loop.fit, options, seed=seed)
         self._version += 1

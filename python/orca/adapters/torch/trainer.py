@@ -49,6 +49,7 @@ class FitOptions:
     model_dir: str | None = None
     trigger: Any = None
     summary: str | None = None
+    use_tqdm: bool = False
 
 
 class Policy:
@@ -140,6 +141,7 @@ class Trainer:
         stream = feed.epoch(session.epoch, options.seed)
         known = feed.steps is not None
         runner = self._runner
+        progress = _Progress(session, options, feed)
         for index in itertools.count():
             batch, rows = next(stream, (None, -1))
             if rows < 0 and known:
@@ -172,6 +174,7 @@ class Trainer:
                 batches += 1
             self._loss = total[1]
             self._after_step(total)
+            progress.step(index, total)
             if runner:
                 logs = {"train_loss": loss, "num_samples": max(rows, 0)}
                 runner.call("after_train_iter", "on_batch_end", index, logs)
@@ -179,6 +182,7 @@ class Trainer:
                     break
             if self.is_over():
                 break
+        progress.end()
         session.average_buffers(rows_done)
         if session.spec.step_freq == "epoch":
             if runner.main is not None:
@@ -245,6 +249,44 @@ class Trainer:
             steps,
             session.criterion.rule,
         )
+
+
+class _Progress:
+    """Tells the driver's user how far an epoch is: four times a second, and not in the first one."""
+
+    def __init__(self, session: Session, options: FitOptions, feed: Feed) -> None:
+        self._epoch, self._options, self._feed = session.epoch + 1, options, feed
+        self._last_epoch = session.epoch + options.epochs
+        self._begin = time.perf_counter()
+        self._next = self._begin + 1.0 if running.rank() == 0 else math.inf
+        self._rows = 0
+
+    def step(self, index: int, total: Any) -> None:
+        """After a step."""
+        self._rows += total[2]
+        now = time.perf_counter()
+        if now < self._next:
+            return
+        self._next = now + 0.25
+        rate = self._rows / (now - self._begin)
+        rows, epochs_left = self._feed.rows, self._last_epoch - self._epoch
+        running.show_progress(
+            {
+                "epoch": self._epoch,
+                "epochs": self._last_epoch,
+                "step": index + 1,
+                "steps": self._feed.steps,
+                "loss": total[1],
+                "rate": rate,
+                "left": None if rows is None else (rows * (epochs_left + 1) - self._rows) / rate,
+                "always": self._options.use_tqdm,
+            }
+        )
+
+    def end(self) -> None:
+        """After the epoch."""
+        if self._next > self._begin + 1.0 and running.rank() == 0:
+            running.show_progress({"ends": True, "always": self._options.use_tqdm})
 
 
 class DrivenTrainer(Trainer):

@@ -82,6 +82,7 @@ def bind(generation: Generation) -> Any:
                     if scheduler_step_freq is None
                     else scheduler_step_freq,
                     model_dir=model_dir,
+                    use_tqdm=use_tqdm,
                     elementwise=elementwise,
                     operator=training_operator_cls,
                     hook=initialization_hook,
@@ -126,6 +127,7 @@ def _make(generation: Generation, backend: str, **given: Any) -> Any:
         name,
         workers_per_node=given["workers_per_node"],
         model_dir=given["model_dir"],
+        use_tqdm=given["use_tqdm"],
     )
 
 
