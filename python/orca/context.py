@@ -27,6 +27,7 @@ from orca.errors import FailedPreconditionError, InvalidArgumentError
 __all__ = ["OrcaContext", "current_context", "init_orca_context", "stop_orca_context"]
 
 FRAMEWORKS = ("torch",)
+_TRAINING = {"torch": "orca.learn.pytorch"}
 _log = logging.getLogger("orca")
 _current: _Context | None = None
 _absence = "there is no Orca context; call orca.init_orca_context() first"
@@ -166,6 +167,8 @@ class _Context:
     def kind(self) -> str:
         """The nursery that suits what the program has imported so far; starts it."""
         frameworks = [name for name in FRAMEWORKS if name in sys.modules]
+        # Who has imported Estimators will train.
+        frameworks += [f"{name}-training" for name in frameworks if _TRAINING[name] in sys.modules]
         kind = "+".join(["python", *frameworks])
         if kind not in self._kinds:
             self.native.prepare(

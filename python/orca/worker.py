@@ -53,7 +53,8 @@ def main() -> NoReturn:
     """Runs the nursery until its agent is gone."""
     nursery = _core.Nursery()
     for name in filter(None, os.environ.get("ORCA_PRELOAD", "").split(",")):
-        importlib.import_module(f"orca.adapters.{name}.worker")
+        framework, _, part = name.partition("-")
+        importlib.import_module(f"orca.adapters.{framework}.{part or 'worker'}")
     importlib.import_module("cloudpickle")
     for name, value in json.loads(os.environ["ORCA_BEFORE"]).items():
         _set_variable(name, value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from orca.context import active_context
 from orca.errors import InvalidArgumentError
 from orca.generations import ORCA, Generation
 
@@ -106,6 +107,8 @@ def _make(generation: Generation, backend: str, **given: Any) -> Any:
     from orca.adapters.torch.estimator import TorchEstimator
     from orca.adapters.torch.session import ModelSpec
 
+    if (context := active_context()) is not None:
+        context.kind()  # Its workers are prepared while the program goes on.
     metrics = given["metrics"]
     spec = ModelSpec(
         model=given["model"],
