@@ -96,7 +96,8 @@ def init_orca_context(
                 address,
                 os.fspath(secret_file),
                 timeout,
-            )
+            ),
+            num_nodes if joining else 0,
         )
     return OrcaContext()
 
@@ -149,8 +150,11 @@ def explain_absence(text: str) -> None:
 
 
 class _Context:
-    def __init__(self, native: Any) -> None:
+    def __init__(self, native: Any, joined: int = 0) -> None:
         from orca import worker
+
+        self.is_local = joined == 0  # One machine, the driver's.
+        self.nodes = max(joined, 1)
 
         self._worker = worker
         self._kinds: set[str] = set()

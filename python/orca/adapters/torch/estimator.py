@@ -7,6 +7,7 @@ import functools
 import itertools
 import os
 import uuid
+import weakref
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,13 @@ from orca.errors import FailedPreconditionError, InvalidArgumentError
 from orca.generations import Generation
 from orca.learn.metrics import Metric
 from orca.learn.pytorch.callbacks.model_checkpoint import ModelCheckpoint
+from orca.learn.pytorch.utils import process_stats
 from orca.learn.trigger import Trigger
 from orca.learn.validation_methods import Loss, ValidationMethod
 from orca.pickles import dumps
 
 _numbers = itertools.count()
+_dropped: list[str] = []  # Estimators that are gone, and that workers may still keep
 
 
 def _translated(method: Any) -> Any:
@@ -56,6 +59,7 @@ class Rules:
         epochs_are_absolute: Whether ``fit(epochs=n)`` trains until epoch n, else n more.
         returns_self: Whether ``fit`` returns the Estimator, else statistics.
         engine_names: Whether metrics are called as the engine of BigDL called them.
+        frames_as_float32: Whether columns reach the model as float32, whatever they were.
     """
 
     one_worker_a_core: bool = False
@@ -63,6 +67,7 @@ class Rules:
     epochs_are_absolute: bool = False
     returns_self: bool = False
     engine_names: bool = False
+    frames_as_float32: bool = False
 
     @staticmethod
     def of(backend: str, generation: Generation) -> Rules:
@@ -74,6 +79,7 @@ class Rules:
             epochs_are_absolute=True,
             returns_self=True,
             engine_names=True,
+            frames_as_float32=True,
         )
 
 
@@ -101,7 +107,8 @@ class TorchEstimator:
         self._workers_per_node = workers_per_node
         self._model_dir = model_dir
         self._id = f"{os.getpid()}-{next(_numbers)}-{uuid.uuid4().hex[:8]}"
-        self._version = 0
+        self._version = "new"
+        weakref.finalize(self, _dropped.append, self._id)
         self._context: Any = None
         self._pickled: Shard | None = None
         self._epochs_done = 0
@@ -185,7 +192,6 @@ class TorchEstimator:
             use_tqdm=self._use_tqdm,
         )
         results = self._run(loop.fit, options, seed=seed)
-        self._version += 1
         self._state = results[0][1]
         self._epochs_done = int(self._state["epoch"])
         if self._model_dir is not None and self.backend == "spark":
@@ -313,14 +319,17 @@ class TorchEstimator:
 
     def _take(self, state: dict[str, Any]) -> None:
         if isinstance(state, nn.Module):
+            if self._spec.model is None:
+                self._spec = replace(self._spec, model=state)
+                self._pickled = None
             state = state.state_dict()
         if "models" not in state:  # The state dict of a model alone.
             state = {"models": [state]}
         for model, found in zip(self._fresh_models(), state["models"], strict=True):
             _check_fits(model, found)
-        self._state = pack({"epoch": 0, "optimizers": [], "schedulers": []} | state)
+        self._state = pack(unpack({"epoch": 0, "optimizers": [], "schedulers": []} | state))
         self._epochs_done = int(state.get("epoch", 0))
-        self._version += 1
+        self._version = uuid.uuid4().hex
 
     @_translated
     def save(self, model_path: str | os.PathLike[str], entire: bool = False) -> str:
@@ -395,7 +404,6 @@ class TorchEstimator:
     def update_schedulers(self, metric: float | None = None) -> None:
         """One step of the schedulers, for ``scheduler_step_freq="manual"``."""
         self._state = self._run(loop.update_schedulers, metric)[0]
-        self._version += 1
 
     def update_scheduler(self, metric: float | None = None) -> None:
         """As ``update_schedulers``."""
@@ -432,7 +440,7 @@ class TorchEstimator:
         """How many workers train."""
         if self._rules.one_worker_a_core:
             return OrcaContext.cores()
-        return self._workers_per_node
+        return self._workers_per_node * current_context().nodes
 
     # --- inside
 
@@ -446,17 +454,25 @@ class TorchEstimator:
                 self._state = pack(unpack(self._state))
         if self._pickled is None:
             self._pickled = self._send_spec()
+        forget = tuple(_dropped)
         for has_state in (False, True):
+            next_version = uuid.uuid4().hex
             call = loop.Call(
                 estimator=self._id,
                 version=self._version,
+                next_version=next_version,
+                is_local=context.is_local,
+                forget=forget,
                 spec=self._pickled,
                 state=self._state if has_state else None,
                 has_state=has_state or self._state is None,
                 seed=seed,
             )
             results = running.run(task, (call, *arguments), workers=workers)
-            if results[0] is not loop.SESSION_LOST and results[0] != loop.SESSION_LOST:
+            if results[0] != loop.SESSION_LOST:
+                del _dropped[: len(forget)]
+                if task in (loop.fit, loop.update_schedulers):
+                    self._version = next_version
                 return results
         raise FailedPreconditionError("the workers cannot keep the model; start the context anew")
 
@@ -489,15 +505,13 @@ class TorchEstimator:
         return given * self.num_workers if self._rules.batch_is_a_workers else given
 
     def _reduce(self, stats: list[dict[str, Any]]) -> dict[str, Any]:
-        """One dict of all workers': counts are summed, losses are means over all rows."""
-        rows = sum(each["num_samples"] for each in stats)
-        merged = dict(stats[0])
-        merged["num_samples"] = rows
-        for name in ("train_loss", "last_train_loss"):
-            known = [e for e in stats if e["num_samples"]]
-            weight = sum(e["num_samples"] for e in known)
-            if weight:
-                merged[name] = sum(e[name] * e["num_samples"] for e in known) / weight
+        """One dict of all workers': rows are summed, numbers are means over all rows."""
+        known = [each for each in stats if each.get("num_samples")] or stats[:1]
+        merged = process_stats(known)
+        for name in ("epoch", "batch_count", "val_num_samples", "skipped_steps"):
+            if name in stats[0]:
+                merged[name] = stats[0][name]
+        merged["num_samples"] = sum(int(each.get("num_samples", 0)) for each in stats)
         return merged
 
     def _source(self, data: Any, features: Any, labels: Any, *, has_target: bool) -> Any:
@@ -505,8 +519,9 @@ class TorchEstimator:
             return LoaderSource(data, is_creator=False)
         if _is_creator(data):
             return LoaderSource(data, is_creator=True)
+        is_frame = hasattr(data, "iloc")
         store, has = _store_of(data, features, labels, has_target)
-        return ArraySource(store, has)
+        return ArraySource(store, has, is_frame and self._rules.frames_as_float32)
 
 
 def _check_fits(model: nn.Module, state: dict[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from torch.utils.data import (
 from orca import running
 from orca.data import ArrayStore
 from orca.errors import InvalidArgumentError
+from orca.objects import broadcast_object
 
 Batch = tuple[Any, int]
 """What a model and a loss get, and its rows; (None, 0): nothing in this step."""
@@ -67,7 +67,11 @@ class LoaderSource:
         """The batches of this worker; calls a creator."""
         if not self.is_creator:
             return _open_loader(self.loader, whole=True)
-        return _open_loader(call_creator(self.loader, config, batch_size), whole=False)
+        return _open_loader(
+            call_creator(self.loader, config, batch_size),
+            whole=False,
+            again=lambda: call_creator(self.loader, config, batch_size),
+        )
 
 
 class Feed:
@@ -170,11 +174,13 @@ def call_creator(creator: Callable[..., Any], config: dict[str, Any], batch_size
     return creator(dict(config)) if positional else creator()
 
 
-def _open_loader(loader: Any, *, whole: bool) -> Feed:
+def _open_loader(loader: Any, *, whole: bool, again: Callable[[], Any] | None = None) -> Feed:
     if isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset):
         if isinstance(loader.sampler, DistributedSampler):
             return _StreamFeed(loader)
         return _LoaderFeed(loader, whole=whole)
+    if isinstance(loader, Iterator) and again is not None:  # Good for one epoch only.
+        return _StreamFeed(loader, again)
     if isinstance(loader, Iterable):
         return _StreamFeed(loader)
     raise InvalidArgumentError(
@@ -186,10 +192,14 @@ def _open_loader(loader: Any, *, whole: bool) -> Feed:
 class _StreamFeed(Feed):
     """What the user divides among the workers himself."""
 
-    def __init__(self, batches: Iterable[Any]) -> None:
-        self._batches = batches
+    def __init__(self, batches: Iterable[Any], again: Callable[[], Any] | None = None) -> None:
+        self._batches, self._again = batches, again
+        self._is_used = False
 
     def epoch(self, number: int, seed: int) -> Iterator[Batch]:
+        if self._is_used and self._again is not None:
+            self._batches = self._again()
+        self._is_used = True
         sampler = getattr(self._batches, "sampler", None)
         if isinstance(sampler, DistributedSampler):
             sampler.set_epoch(number)
@@ -219,6 +229,7 @@ class _LoaderFeed(Feed):
         self._lists = _Lists()
         dataset: Any = loader.dataset
         self.rows = len(dataset)
+        self.steps = 0  # Known when an epoch begins, and then the same on all workers.
         self._mine = DataLoader(
             loader.dataset,
             batch_sampler=None if self._single else self._lists,  # type: ignore[arg-type]
@@ -234,7 +245,6 @@ class _LoaderFeed(Feed):
             prefetch_factor=loader.prefetch_factor,
             persistent_workers=loader.persistent_workers,
         )
-        self.steps = len(self._plan(0, 0))
 
     def epoch(self, number: int, seed: int) -> Iterator[Batch]:
         rank, world = running.rank(), running.world_size()
@@ -255,18 +265,17 @@ class _LoaderFeed(Feed):
         """The row numbers of every step of the whole job, the same on all workers."""
         loader, world = self._loader, running.world_size()
         sampler: Any = loader.batch_sampler
-        with _same_random_numbers(loader, number, seed):
-            if self._single:
-                return _cut(_order(loader.sampler, seed, number), world, drop_last=False)
-            if type(sampler) is not BatchSampler:
-                lists = [list(batch) for batch in sampler]
-                if self._whole:
-                    return lists
-                # Each list is one worker's: a step is one for each of them.
-                return [_Step(lists[i : i + world]) for i in range(0, len(lists), world)]
-            order = _order(sampler.sampler, seed, number)
-            size = sampler.batch_size * (1 if self._whole else world)
-            return _cut(order, size, drop_last=sampler.drop_last)
+        if self._single:
+            return _cut(_order(loader.sampler, seed, number), world, drop_last=False)
+        if type(sampler) is not BatchSampler:
+            lists = _drawn_once(lambda: [list(batch) for batch in sampler], seed, number)
+            if self._whole:
+                return lists
+            # Each list is one worker's: a step is one for each of them.
+            return [_Step(lists[i : i + world]) for i in range(0, len(lists), world)]
+        order = _order(sampler.sampler, seed, number)
+        size = sampler.batch_size * (1 if self._whole else world)
+        return _cut(order, size, drop_last=sampler.drop_last)
 
 
 class _Step(list[Any]):
@@ -290,23 +299,26 @@ def _cut(order: list[Any], size: int, *, drop_last: bool) -> list[list[Any]]:
 def _order(sampler: Any, seed: int, number: int) -> list[Any]:
     if type(sampler) is SequentialSampler:
         return list(range(len(sampler)))
-    if type(sampler) is RandomSampler and not sampler.replacement and sampler.generator is None:
+    if (
+        type(sampler) is RandomSampler
+        and not sampler.replacement
+        and sampler.generator is None
+        and sampler.num_samples == len(sampler.data_source)
+    ):
         generator = torch.Generator().manual_seed((seed << 20) + number)
         return list(torch.randperm(len(sampler), generator=generator).tolist())
-    return list(sampler)
+    return _drawn_once(lambda: list(sampler), seed, number)
 
 
-@contextlib.contextmanager
-def _same_random_numbers(loader: Any, number: int, seed: int) -> Iterator[None]:
-    """All workers draw the same numbers inside, whatever the sampler draws them from."""
-    key = (seed << 20) + number
-    for owner in (loader.sampler, loader.batch_sampler):
-        generator = getattr(owner, "generator", None)
-        if isinstance(generator, torch.Generator):
-            generator.manual_seed(key)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(key)
-        yield
+def _drawn_once(draw: Callable[[], list[Any]], seed: int, number: int) -> list[Any]:
+    """What a user's sampler gives to rank 0, for all workers: it may draw from anything."""
+    drawn: list[Any] = []
+    if running.rank() == 0:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed((seed << 20) + number)
+            drawn = draw()
+    found: list[Any] = broadcast_object(drawn)
+    return found
 
 
 def split_batch(batch: Any) -> tuple[Any, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
 import time
@@ -22,7 +23,7 @@ from orca.errors import InvalidArgumentError
 from orca.objects import allgather_object
 from orca.pickles import loads
 
-_sessions: dict[str, tuple[int, Session]] = {}  # by Estimator: the version of its state
+_sessions: dict[str, tuple[str, Session]] = {}  # by Estimator: the version of its state
 
 SESSION_LOST = "session lost"
 """What a task returns when some worker does not have the Estimator's state."""
@@ -33,16 +34,21 @@ class Call:
     """What every call of an Estimator says to its workers."""
 
     estimator: str
-    version: int  # of the state that the workers must have
+    version: str  # of the state that the workers must have
+    next_version: str  # of the state that they have after a call that changes it
     spec: Shard  # the pickled ModelSpec
     state: Any  # None, or packed state dicts for workers that have none
     has_state: bool  # whether ``state`` says all; False: use what you have
+    is_local: bool = True  # whether the driver is on the workers' machine
     seed: int | None = None
+    forget: tuple[str, ...] = ()  # Estimators that are gone
 
 
 def _session(call: Call) -> Session | None:
     """This worker's session, if all workers have theirs."""
-    version, session = _sessions.get(call.estimator, (-1, None))
+    for gone in call.forget:
+        _sessions.pop(gone, None)
+    version, session = _sessions.get(call.estimator, ("", None))
     here = (running.rank(), running.world_size())
     has = session is not None and version == call.version and session.place == here
     if all(allgather_object(has)):
@@ -53,7 +59,7 @@ def _session(call: Call) -> Session | None:
         return None
     spec: ModelSpec = loads(list(call.spec.view()))
     state = None if call.state is None else unpack(call.state)
-    session = Session(spec, state, call.seed)
+    session = Session(spec, state, call.seed, call.is_local)
     _sessions[call.estimator] = (call.version, session)
     return session
 
@@ -78,10 +84,17 @@ def fit(call: Call, options: FitOptions) -> Any:
     del _sessions[call.estimator]  # Until it is whole again.
     runner = Runner(session, list(options.callbacks), {"epochs": options.epochs})
     driven = runner.drives_backward() or session.operator_trains()
+    if not driven:
+        session.release()
+    if call.seed is not None:
+        torch.manual_seed(call.seed + 1 + running.rank())
     trainer: Any = (DrivenTrainer if driven else Trainer)(session, options, runner)
     stats: list[dict[str, Any]] = []
     runner.begin()
-    for _ in range(options.epochs):
+    # Steps that were asked for count, not epochs.
+    many = itertools.count() if options.max_steps is not None else range(options.epochs)
+    for _ in many:
+        steps_before = session.global_step
         runner.call("before_train_epoch", "on_epoch_begin", session.epoch)
         found = trainer.epoch(feed)
         scores: dict[str, Any] = {}
@@ -93,12 +106,15 @@ def fit(call: Call, options: FitOptions) -> Any:
         trainer.epoch_ended(scores)
         session.epoch += 1
         runner.call("after_train_epoch", "on_epoch_end", session.epoch, found)
-        if trainer.is_over() or runner.must_stop():
+        made_steps = session.global_step > steps_before
+        if trainer.is_over() or (not made_steps and options.max_steps is not None):
             break
+        if runner.must_stop():
+            break
+    state = session.state()
+    _sessions[call.estimator] = (call.next_version, session)
     runner.call("after_run", "on_train_end", stats[-1] if stats else None)
     trainer.close()
-    _sessions[call.estimator] = (call.version + 1, session)
-    state = session.state()
     return stats, pack(state) if running.rank() == 0 else None
 
 
@@ -147,7 +163,9 @@ def _evaluate(
     batches = itertools.islice(feed.epoch(0, 0), num_steps)
     runner.call("before_val_epoch")
     if session.operator_validates():
-        own = session.operator.validate((b for b, rows in batches if rows), info or {}, metrics)
+        given = (b for b, rows in batches if rows)
+        takes = len(inspect.signature(session.operator.validate).parameters)
+        own = session.operator.validate(*(given, info or {}, metrics)[:takes])
         rows = int(own.pop("num_samples", 0))
         sums = {name: (float(value) * rows, float(rows)) for name, value in own.items()}
     else:
@@ -160,9 +178,9 @@ def _evaluate(
         for each in everybody:
             metric.merge(each[2][name])
         found[name] = metric.compute()
-    for name in sums:
-        total = sum(each[1][name][0] for each in everybody)
-        divisor = sum(each[1][name][1] for each in everybody)
+    for name in sorted(set().union(*(each[1] for each in everybody))):
+        parts = [each[1][name] for each in everybody if name in each[1] and each[1][name][1]]
+        total, divisor = sum(part[0] for part in parts), sum(part[1] for part in parts)
         is_sum = session.criterion is not None and session.criterion.is_sum
         found[name] = total if is_sum else (total / divisor if divisor else math.nan)
     runner.metrics_stats = found
@@ -176,7 +194,8 @@ def _score(
     """Rows, the sum of losses and of their weights, of this worker."""
     rows_done, loss_sum, weight_sum = 0, 0.0, 0.0
     criterion = session.criterion
-    session.model.eval()
+    for model in session.models:
+        model.eval()
     with torch.no_grad():
         for index, (batch, rows) in enumerate(batches):
             if rows == 0:
@@ -268,5 +287,5 @@ def update_schedulers(call: Call, metric: float | None) -> Any:
             scheduler.step()
         else:
             scheduler.step(metric)
-    _sessions[call.estimator] = (call.version + 1, session)
+    _sessions[call.estimator] = (call.next_version, session)
     return pack(session.state()) if running.rank() == 0 else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pickle
 import time
@@ -15,9 +16,10 @@ import torch
 from orca import running
 from orca._native import _core
 from orca.adapters.torch.trees import type_name, unpack
-from orca.errors import FailedPreconditionError, InvalidArgumentError
+from orca.errors import FailedPreconditionError, InvalidArgumentError, OrcaError
 from orca.generations import Generation
 
+_log = logging.getLogger("orca")
 _KEEP = 5  # Checkpoints of one training.
 
 
@@ -56,7 +58,10 @@ class Checkpoints:
     def close(self) -> None:
         """Returns when all is on the disk, or cannot be."""
         if self._writer is not None:
-            self._writer.flush(600.0)
+            try:
+                self._writer.flush(600.0)
+            except OrcaError as error:
+                _log.warning("the last checkpoint was not written: %s", error)
 
 
 def to_parts(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -125,8 +130,10 @@ def load_checkpoint(path: str, version: int | None) -> dict[str, Any]:
 def _read(checkpoint: Any) -> dict[str, Any]:
     tensors = {}
     for name, (dtype, shape, data) in checkpoint.tensors("state").items():
-        flat = torch.frombuffer(bytearray(memoryview(data)), dtype=torch.uint8)
-        tensors[name] = flat.view(getattr(torch, dtype)).reshape(shape)
+        kind = getattr(torch, dtype)
+        raw = bytearray(memoryview(data))
+        flat = torch.frombuffer(raw, dtype=kind) if raw else torch.empty(0, dtype=kind)
+        tensors[name] = flat.reshape(shape)
     state: dict[str, Any] = _unkeyed(json.loads(checkpoint.fields)["tree"], tensors)
     return state
 

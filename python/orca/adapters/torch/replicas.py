@@ -57,10 +57,22 @@ class Replicas:
         if total[0] and policy.goes_on(total):
             policy.clip([p for p in self.parameters if p.grad is not None])
             for optimizer in self.optimizers:
-                optimizer.step()
+                if isinstance(optimizer, torch.optim.LBFGS):
+                    optimizer.step(lambda: self._again(policy))
+                else:
+                    optimizer.step()
         for parameter in self.parameters:
             parameter.grad = None
         return total
+
+    def _again(self, policy: Any) -> float:
+        """The loss and the gradients of this step's batch at other weights, on all workers."""
+        for parameter in self.parameters:
+            parameter.grad = None
+        weight, loss, rows = policy.evaluate_again()
+        total = self.join(weight, loss, rows, leaves=False, policy=policy)
+        policy.clip([p for p in self.parameters if p.grad is not None])
+        return float(total[1])
 
     def join(self, weight: float, loss: float, rows: int, *, leaves: bool, policy: Any) -> Any:
         """Makes every worker's gradients those of all rows together."""
@@ -119,6 +131,17 @@ class Replicas:
         """Nothing lies in shared memory."""
         return {}
 
+    def is_outdated(self) -> bool:
+        """Whether an optimizer trains other parameters than it did."""
+        now = {
+            id(p)
+            for o in self.optimizers
+            for g in o.param_groups
+            for p in g["params"]
+            if p.requires_grad
+        }
+        return now != {id(p) for p in self.parameters}
+
     def give_back(self) -> None:
         """The optimizers have had the parameters all along."""
 
@@ -149,8 +172,16 @@ class DrivenReplicas(Replicas):
         super().__init__(parameters, optimizers)
         self._touched: set[int] | None = None
         self.rows = 1
-        for index, parameter in enumerate(self.parameters):
+        self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook_of(index))
+            for index, parameter in enumerate(self.parameters)
+            if parameter.requires_grad
+        ]
+
+    def give_back(self) -> None:
+        """Backward passes are local again."""
+        for hook in self._hooks:
+            hook.remove()
 
     def _hook_of(self, index: int) -> Any:
         def hook(_parameter: torch.Tensor) -> None:
@@ -175,13 +206,14 @@ class DrivenReplicas(Replicas):
             if gradient is not None:
                 self.parameters[i].grad = gradient if found is None else gradient.add_(found)
 
-    def boundary(self, has_batch: bool) -> bool:
-        """Between two steps; says whether some worker has another batch."""
+    def boundary(self, has_batch: bool, stop: bool = False) -> bool:
+        """Between two steps; says whether some worker has another batch, and none wants to stop."""
+        said = int(has_batch) + (int(stop) << 32)
         while True:
-            total = self.exchange.meet(0.0, 0.0, int(has_batch), True, False)
+            total = self.exchange.meet(0.0, 0.0, said, True, False)
             if total[6]:
                 self.exchange.leave()
-                return bool(total[2] > 0)
+                return bool(0 < total[2] < 1 << 32)
             self.exchange.reduce_all()
             if not total[7]:
                 self._join_sparse({}, 0.0)

@@ -119,7 +119,7 @@ class Runner:
             return
         tensors = unpack(state)
         if save_weights_only:
-            tensors = tensors["models"][0]
+            tensors = {"epoch": tensors["epoch"], "models": tensors["models"]}
         write_file(Path(path), tensors)
 
     def remove_checkpoint(self, path: str) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -18,7 +17,7 @@ from orca.adapters.torch.optimizers import Ftrl, make_optimizer
 from orca.adapters.torch.replicas import DrivenReplicas, Replicas, _broadcast
 from orca.adapters.torch.shared_state import ELEMENTWISE, SharedState
 from orca.adapters.torch.training_operator import TrainingOperator
-from orca.adapters.torch.trees import type_name, unpack
+from orca.adapters.torch.trees import type_name
 from orca.errors import InvalidArgumentError, MismatchError
 from orca.objects import allgather_object
 
@@ -44,7 +43,16 @@ class ModelSpec:
 class Session:
     """The models, optimizers and schedulers of one Estimator on one worker."""
 
-    def __init__(self, spec: ModelSpec, state: dict[str, Any] | None, seed: int | None) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        state: dict[str, Any] | None,
+        seed: int | None,
+        is_local: bool = True,
+    ) -> None:
+        self.is_local = is_local
+        self._owned: dict[str, nn.Parameter] = {}
+        self._buffers_before: list[torch.Tensor] = []
         self.spec = spec
         self.place = (running.rank(), running.world_size())
         if spec.hook is not None:
@@ -55,6 +63,8 @@ class Session:
         self.optimizers, self.rates = _make_optimizers(spec, self.models)
         self.schedulers = _make_schedulers(spec, self.optimizers)
         self.criterion = _make_criterion(spec)
+        if seed is not None:  # Not the same masks of dropout on all workers.
+            torch.manual_seed(seed + 1 + running.rank())
         self.operator: Any = self._make_operator()
         self.epoch = 0
         self.global_step = 0
@@ -72,9 +82,34 @@ class Session:
         """The first model."""
         return self.models[0]
 
-    def versions(self) -> int:
-        """Changes when somebody writes to a parameter."""
-        return sum(p._version for model in self.models for p in model.parameters())
+    def weights(self) -> list[torch.Tensor]:
+        """A copy of all parameters."""
+        return [p.detach().clone() for model in self.models for p in model.parameters()]
+
+    def is_changed(self, weights: list[torch.Tensor]) -> bool:
+        """Whether somebody has written to a parameter since."""
+        now = [p.detach() for model in self.models for p in model.parameters()]
+        return not all(torch.equal(a, b) for a, b in zip(now, weights, strict=True))
+
+    @property
+    def names(self) -> list[str]:
+        """Of what is trained."""
+        return list(self._trained() if self.sync is None else self._owned)
+
+    def refresh(self) -> None:
+        """Chooses anew how gradients are joined, when somebody has changed what is trained."""
+        if self.sync is None or not self.sync.is_outdated():
+            return
+        self.sync.give_back()
+        self.sync = None
+
+    def release(self) -> None:
+        """The next backward passes are ours again, after a loop of the user's."""
+        if isinstance(self.sync, DrivenReplicas):
+            self.sync.give_back()
+            self.sync = None
+        for model in self.models:
+            model.zero_grad()  # A loop of the user's leaves its last ones.
 
     def choose_sync(self, *, written: bool) -> SharedState | Replicas:
         """Decides how the gradients of the workers are joined.
@@ -92,18 +127,11 @@ class Session:
 
     def drive(self, why: str) -> None:
         """From now on the user makes the backward passes."""
-        state = None if self.sync is None else unpack(self.sync.optimizer_states())
-        parameters = self._trained() if self.sync is None else self._owned
-        if state is not None:
-            for parameter in parameters.values():
-                parameter.data = parameter.data.clone()
-            assert self.sync is not None
+        if self.sync is not None:
             self.sync.give_back()
-            for optimizer, found in zip(self.optimizers, state, strict=True):
-                optimizer.load_state_dict(found)
-        self._owned = parameters
+        self._owned = self._trained()
         self.reason = why
-        self.sync = DrivenReplicas(parameters, self.optimizers)
+        self.sync = DrivenReplicas(self._owned, self.optimizers)
 
     def operator_trains(self) -> bool:
         """Whether the training operator makes the steps."""
@@ -150,17 +178,27 @@ class Session:
         buffers = [b for model in self.models for b in model.buffers()]
         if not buffers:
             return
-        total = float(running.allreduce(np.array([float(rows)]))[0])
-        if total == 0:
-            return
-        for buffer in buffers:
+        # Not by their versions: torch's own kernels do not count what they write.
+        changed = [
+            not torch.equal(a, b) for a, b in zip(buffers, self._buffers_before, strict=True)
+        ]
+        everybody = allgather_object((rows, changed))
+        total = sum(each[0] for each in everybody)
+        for i, buffer in enumerate(buffers):
+            # A constant stays what it is, to the bit.
+            if total == 0 or not any(each[1][i] for each in everybody):
+                continue
             if buffer.is_floating_point():
-                buffer.mul_(rows / total)
-                whole = buffer.contiguous()
+                whole = buffer * (rows / total) if rows else torch.zeros_like(buffer)
+                whole = whole.contiguous()
                 running.allreduce(whole)
                 buffer.copy_(whole)
             else:
-                _broadcast(buffer)
+                _broadcast(buffer, max(range(len(everybody)), key=lambda r: everybody[r][0]))
+
+    def note_buffers(self) -> None:
+        """Before an epoch: what of the buffers changes in it is averaged after it."""
+        self._buffers_before = [b.clone() for model in self.models for b in model.buffers()]
 
     def state(self, epoch: int | None = None) -> dict[str, Any]:
         """Everything that a checkpoint keeps, as state dicts."""
@@ -222,6 +260,8 @@ class Session:
         spec = self.spec
         if spec.elementwise is False:
             return False, "elementwise=False"
+        if not self.is_local:
+            return False, "the driver may be on another machine"
         if running.local_world_size() != running.world_size():
             return False, "workers on several machines"
         for optimizer in self.optimizers:

@@ -110,6 +110,9 @@ class SharedState:
         if total[0] and policy.goes_on(total):
             if not total[7] or self._has_idle:
                 self._follow(exchange.used())
+            else:
+                for _, flat, gradient, _ in self._slices:
+                    flat.grad = gradient  # Somebody may have called zero_grad().
             exchange.reduce_share()
             policy.clip([s[1] for s in self._slices if s[1].grad is not None])
             for optimizer in self.optimizers:
@@ -123,14 +126,10 @@ class SharedState:
 
     def check_untouched(self) -> None:
         """Raises when something beside the optimizer wrote to the weights."""
-        versions = sum(p._version for p in self.parameters)
-        if versions == self._versions:
+        places = [(p._version, p.data_ptr()) for p in self.parameters]
+        if places == self._places:
             return
-        name = next(
-            n
-            for n, p, v in zip(self._names, self.parameters, self._each_version, strict=True)
-            if p._version != v
-        )
+        name = next(n for n, a, b in zip(self._names, places, self._places, strict=True) if a != b)
         raise FailedPreconditionError(
             f"something changed {name!r} in place during training; with shared weights the change of "
             "every worker is applied: give from_torch(elementwise=False), and each has its own copy"
@@ -165,12 +164,30 @@ class SharedState:
             found.append({"state": state, "param_groups": groups})
         return found
 
+    def is_outdated(self) -> bool:
+        """Whether an optimizer has other groups than it had."""
+        groups = [g for o in self.optimizers for g in o.param_groups]
+        return len(groups) != len(self._groups)
+
     def give_back(self) -> None:
-        """The optimizers have the parameters themselves again, without state."""
+        """Model and optimizers have parameters and state of their own again."""
+        self._gather_scalars()
         for (_, group), members in zip(self._groups, self._members, strict=True):
             group["params"] = [self.parameters[i] for i in members]
-        for optimizer in self.optimizers:
+        for parameter in self.parameters:
+            parameter.data = parameter.data.clone()
+        for number, optimizer in enumerate(self.optimizers):
             optimizer.state.clear()
+            for (owner, _), members in zip(self._groups, self._members, strict=True):
+                if owner is not optimizer:
+                    continue
+                for i in members:
+                    state = {key: _copy(value) for key, value in self._states[i].items()}
+                    for key in self._keys[i]:
+                        state[key] = self._tensor(self._banks[number, key], i).tensor().clone()
+                    if state:
+                        optimizer.state[self.parameters[i]] = state
+        running.barrier()  # Nobody writes to the shared weights before all have copied them.
 
     # --- inside
 
@@ -187,26 +204,19 @@ class SharedState:
                     view.copy_(parameter)
                 parameter.data = view
         running.barrier()
-        self._note_versions()
-
-    def _note_versions(self) -> None:
-        self._each_version = [p._version for p in self.parameters]
-        self._versions = sum(self._each_version)
+        self._places = [(p._version, p.data_ptr()) for p in self.parameters]
 
     def _take_over(self, optimizers: list[torch.optim.Optimizer]) -> None:
         """State that the optimizers bring along: of a loaded checkpoint, or an instance's own."""
         for number, optimizer in enumerate(optimizers):
+            elementwise = _elementwise_keys(self.parameters, optimizer)
             for i, parameter in enumerate(self.parameters):
                 for key, value in optimizer.state.get(parameter, {}).items():
-                    if (
-                        isinstance(value, torch.Tensor)
-                        and value.shape == parameter.shape
-                        and value.dim()
-                    ):
+                    if key in elementwise:
                         self._keys[i].add(key)
                     else:
                         self._states[i][key] = value
-            for key in sorted(set().union(*self._keys)):
+            for key in sorted(elementwise):
                 block = shared_block(self.layout.size)
                 self._banks[number, key] = block
                 for i, parameter in enumerate(self.parameters):
@@ -231,6 +241,8 @@ class SharedState:
         for optimizer in self.optimizers:
             optimizer.state.clear()
         for dtype, group, kind, begin, end in self.layout.runs(self._kinds):
+            if begin == end:
+                continue
             first, last = _core.FlatLayout.share(begin, end, self._rank, self._world)
             members = [
                 i
@@ -313,6 +325,20 @@ def _contiguous(gradient: torch.Tensor) -> int:
         # In place, so that the memory lives as long as the parameter's gradient.
         gradient.set_(gradient.contiguous())  # type: ignore[call-overload]
     return gradient.data_ptr()
+
+
+def _elementwise_keys(
+    parameters: list[torch.nn.Parameter], optimizer: torch.optim.Optimizer
+) -> set[str]:
+    """The keys of an optimizer's state that have one value for every element of a parameter."""
+    found: dict[str, bool] = {}
+    for parameter in parameters:
+        for key, value in optimizer.state.get(parameter, {}).items():
+            fits = isinstance(value, torch.Tensor) and value.shape == parameter.shape
+            if parameter.dim() == 0:  # Where counters have the same shape, the name decides.
+                fits = fits and key not in ("step", "mu_product", "eta", "mu", "ax")
+            found[key] = found.get(key, True) and fits
+    return {key for key, fits in found.items() if fits}
 
 
 def _is_elementwise(value: Any, flat: torch.Tensor) -> bool:

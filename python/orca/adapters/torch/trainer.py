@@ -59,18 +59,21 @@ class Policy:
         self._options, self._session = options, session
         self.is_sum = bool(session.criterion and session.criterion.is_sum)
         self.skipped = 0
-        self.names: list[str] = list(session._trained())
+        self.went_on = False
+        self.evaluate_again: Any = None  # The batch of this step, once more.
 
     def goes_on(self, total: Any) -> bool:
         """Whether the weights are updated; the same on all workers."""
         _, loss, _, bad_loss, bad_gradient, bad_tensor, _, _ = total
+        self.went_on = True
         if (bad_loss < 0 and bad_gradient < 0) or self._options.on_nan == "ignore":
             return True
         if self._options.on_nan == "skip":
             self.skipped += 1
+            self.went_on = False
             return False
         rank = bad_loss if bad_loss >= 0 else bad_gradient
-        what = "loss is" if bad_loss >= 0 else f"gradient of {self.names[bad_tensor]!r} is"
+        what = "loss is" if bad_loss >= 0 else f"gradient of {self._session.names[bad_tensor]!r} is"
         raise NotFiniteError(
             f"rank {rank}, step {self._session.global_step}: the {what} not finite"
             f"{f' ({loss})' if bad_loss >= 0 else ''}; lower the learning rate, clip gradients, "
@@ -135,8 +138,10 @@ class Trainer:
         session, options = self._session, self._options
         for model in session.models:
             model.train()
+        session.refresh()
+        session.note_buffers()
         begin = time.perf_counter()
-        rows_done, loss_sum, last, batches = 0, 0.0, math.nan, 0
+        rows_done, batches, losses = 0, 0, _Losses()
         self._watch = {"fwd": 0.0, "bwd": 0.0}
         stream = feed.epoch(session.epoch, options.seed)
         known = feed.steps is not None
@@ -147,19 +152,22 @@ class Trainer:
             if rows < 0 and known:
                 break
             loss, weight = math.nan, 0.0
-            written = False
+            before: list[torch.Tensor] = []
             runner.batch_idx = index
             if runner:
                 runner.call("before_train_iter", "on_batch_begin", index)
             if rows > 0:
-                before = 0 if session.sync else session.versions()
+                if session.sync is None:
+                    before = session.weights()
                 loss, weight = self._forward_backward(batch, rows)
-                written = not session.sync and session.versions() != before
             if session.sync is None:
+                written = bool(before) and session.is_changed(before)
                 self._announce(session.choose_sync(written=written), feed)
             assert session.sync is not None
             if session.rates:
                 session.set_rates(self._loss)
+            self._policy.evaluate_again = self._again(batch, rows)
+            self._policy.went_on = False
             total = session.sync.step(
                 weight, loss, max(rows, 0), leaves=rows < 0, policy=self._policy
             )
@@ -169,14 +177,14 @@ class Trainer:
             session.global_step += 1
             if rows > 0:
                 rows_done += rows
-                loss_sum += rows * loss
-                last = loss
                 batches += 1
-            self._loss = total[1]
+            if self._policy.went_on:
+                losses.add(total)
+                self._loss = total[1]
             self._after_step(total)
             progress.step(index, total)
             if runner:
-                logs = {"train_loss": loss, "num_samples": max(rows, 0)}
+                logs = {"train_loss": total[1], "num_samples": max(rows, 0)}
                 runner.call("after_train_iter", "on_batch_end", index, logs)
                 if runner.must_stop():
                     break
@@ -194,9 +202,10 @@ class Trainer:
             "epoch": session.epoch + 1,
             "batch_count": batches,
             "num_samples": rows_done,
-            "train_loss": loss_sum / rows_done if rows_done else math.nan,
-            "last_train_loss": last,
+            **losses.summary(),
         }
+        if self._policy.skipped:
+            found["skipped_steps"], self._policy.skipped = self._policy.skipped, 0
         if options.profile:
             seconds = time.perf_counter() - begin
             found["profile"] = {
@@ -204,6 +213,15 @@ class Trainer:
                 **{f"mean_{k}_s": v / max(batches, 1) for k, v in self._watch.items()},
             }
         return found
+
+    def _again(self, batch: Any, rows: int) -> Any:
+        def again() -> tuple[float, float, int]:
+            if rows <= 0:
+                return 0.0, math.nan, 0
+            loss, weight = self._forward_backward(batch, rows)
+            return weight, loss, rows
+
+        return again
 
     def _forward_backward(self, batch: Any, rows: int) -> tuple[float, float]:
         runner = self._runner
@@ -223,7 +241,7 @@ class Trainer:
 
     def _after_step(self, total: Any) -> None:
         session = self._session
-        if session.spec.step_freq == "batch":
+        if session.spec.step_freq == "batch" and self._policy.went_on:
             for scheduler in session.schedulers:
                 scheduler.step()
         self._summary.step(session, total[1], total[2])
@@ -249,6 +267,24 @@ class Trainer:
             steps,
             session.criterion.rule,
         )
+
+
+class _Losses:
+    """The losses of the whole job's steps, weighed by their rows."""
+
+    def __init__(self) -> None:
+        self._sum, self._rows, self._last = 0.0, 0, math.nan
+
+    def add(self, total: Any) -> None:
+        """Adds what the workers said together."""
+        self._sum += total[1] * total[2]
+        self._rows += total[2]
+        self._last = total[1]
+
+    def summary(self) -> dict[str, float]:
+        """The mean over all rows, and the last one."""
+        mean = self._sum / self._rows if self._rows else math.nan
+        return {"train_loss": mean, "last_train_loss": self._last}
 
 
 class _Progress:
@@ -294,63 +330,87 @@ class DrivenTrainer(Trainer):
 
     def __init__(self, session: Session, options: FitOptions, runner: Runner) -> None:
         super().__init__(session, options, runner)
+        self._loss = math.nan
         if not isinstance(session.sync, DrivenReplicas):
             session.drive("a training loop of its own")
 
     def epoch(self, feed: Feed) -> dict[str, Any]:
         """One pass over this worker's batches; returns its statistics."""
         session = self._session
+        session.note_buffers()
+        if session.sync is not None and session.sync.is_outdated():
+            session.drive("a training loop of its own")
         assert isinstance(session.sync, DrivenReplicas)
-        steps = _Steps(feed.epoch(session.epoch, self._options.seed), session.sync)
+        steps = _Steps(feed.epoch(session.epoch, self._options.seed), session.sync, self)
         if session.operator is not None:
             info = {"scheduler_step": session.spec.step_freq, **(self._options.info or {})}
-            found = dict(session.operator.train_epoch(iter(steps), info))
+            batches = self._counted(iter(steps))
+            found = dict(session.operator.train_epoch(batches, info))
         else:
             found = self._callback_epoch(iter(steps))
         steps.finish()
         session.sync.settle(steps.count)
         session.average_buffers(steps.rows)
-        session.global_step += steps.most
-        return {
-            "epoch": session.epoch + 1,
-            "batch_count": steps.count,
-            "num_samples": steps.rows,
-        } | found
+        counted = {"batch_count": steps.count, "num_samples": steps.rows}
+        return {"epoch": session.epoch + 1} | counted | found
+
+    def wants_stop(self) -> bool:
+        """Whether this worker has had enough."""
+        return self.is_over() or self._runner.stop
+
+    def _step_ended(self) -> None:
+        self._session.global_step += 1
+        if self._checkpoints is not None:
+            self._checkpoints.after_step(self._session, self._loss, epoch_ended=False)
+
+    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            yield batch
+            self._step_ended()
 
     def _callback_epoch(self, batches: Iterator[Any]) -> dict[str, Any]:
-        runner = self._runner
-        for model in self._session.models:
+        runner, session = self._runner, self._session
+        for model in session.models:
             model.train()
-        rows, total, last = 0, 0.0, math.nan
+        rows, total = 0, 0.0
         for index, batch in enumerate(batches):
-            assert isinstance(self._session.sync, DrivenReplicas)
-            runner.batch, runner.rows, runner.batch_idx = batch, self._session.sync.rows, index
+            assert isinstance(session.sync, DrivenReplicas)
+            runner.batch, runner.rows, runner.batch_idx = batch, session.sync.rows, index
             runner.call("before_train_iter", "on_batch_begin", index)
+            if session.rates:
+                session.set_rates(self._loss)
             runner.main.on_train_forward(runner)
             runner.main.on_iter_backward(runner)
-            last = float(runner.loss)
-            rows, total = rows + runner.rows, total + runner.rows * last
-            logs = {"train_loss": last, "num_samples": runner.rows}
+            self._loss = float(runner.loss.detach())
+            rows, total = rows + runner.rows, total + runner.rows * self._loss
+            if session.spec.step_freq == "batch":
+                for scheduler in session.schedulers:
+                    scheduler.step()
+            self._step_ended()
+            logs = {"train_loss": self._loss, "num_samples": runner.rows}
             runner.call("after_train_iter", "on_batch_end", index, logs)
-        runner.main.on_lr_adjust(runner)
-        return {"train_loss": total / rows if rows else math.nan, "last_train_loss": last}
+        if session.spec.step_freq == "epoch":
+            runner.main.on_lr_adjust(runner)
+        return {"train_loss": total / rows if rows else math.nan, "last_train_loss": self._loss}
 
 
 class _Steps:
     """Batches, between which the workers meet."""
 
-    def __init__(self, stream: Iterator[Any], sync: DrivenReplicas) -> None:
-        self._stream, self._sync = stream, sync
+    def __init__(self, stream: Iterator[Any], sync: DrivenReplicas, trainer: DrivenTrainer) -> None:
+        self._stream, self._sync, self._trainer = stream, sync, trainer
         self._is_done = False
-        self.count = self.rows = self.most = 0
+        self.count = self.rows = 0
 
     def __iter__(self) -> Iterator[Any]:
         for batch, rows in self._stream:
             if rows == 0:
                 continue
-            self._sync.boundary(True)
+            if not self._sync.boundary(True, self._trainer.wants_stop()):
+                self._is_done = True
+                return
             self._sync.rows = rows
-            self.count, self.rows, self.most = self.count + 1, self.rows + rows, self.most + 1
+            self.count, self.rows = self.count + 1, self.rows + rows
             yield batch
         self.finish()
 
@@ -358,4 +418,3 @@ class _Steps:
         """Goes on with the others until all are done."""
         while not self._is_done:
             self._is_done = not self._sync.boundary(False)
-            self.most += not self._is_done

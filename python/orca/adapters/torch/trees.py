@@ -67,6 +67,8 @@ def unpack(tree: Any) -> Any:
     """A tree of tensors that belong to the caller."""
 
     def own(leaf: Any) -> Any:
-        return leaf.tensor().clone() if isinstance(leaf, BlockTensor | _Packed) else leaf
+        if isinstance(leaf, BlockTensor | _Packed):
+            return leaf.tensor().clone()
+        return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
 
     return map_leaves(tree, own)

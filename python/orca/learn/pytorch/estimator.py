@@ -8,6 +8,7 @@ from typing import Any
 from orca.context import active_context
 from orca.errors import InvalidArgumentError
 from orca.generations import ORCA, Generation
+from orca.learn.optimizers import SGD
 
 __all__ = ["Estimator", "bind"]
 
@@ -109,6 +110,8 @@ def _make(generation: Generation, backend: str, **given: Any) -> Any:
 
     if (context := active_context()) is not None:
         context.kind()  # Its workers are prepared while the program goes on.
+    if given["optimizer"] is None and name == "bigdl":
+        given["optimizer"] = SGD(learningrate=1e-3)
     metrics = given["metrics"]
     spec = ModelSpec(
         model=given["model"],

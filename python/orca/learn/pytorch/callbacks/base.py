@@ -118,13 +118,13 @@ class Callback:
 
     @staticmethod
     def every_n_epoch(runner: Any, n: int) -> bool:
-        """Whether this epoch is the n-th, 2n-th and so on."""
-        return n > 0 and (runner.epochs + 1) % n == 0
+        """After an epoch: whether it was the n-th, 2n-th and so on."""
+        return n > 0 and runner.epochs % n == 0
 
     @staticmethod
     def every_n_iter(runner: Any, n: int) -> bool:
-        """Whether this step is the n-th, 2n-th and so on."""
-        return n > 0 and (runner.global_step + 1) % n == 0
+        """After a step: whether it was the n-th, 2n-th and so on."""
+        return n > 0 and runner.global_step % n == 0
 
 
 class MainCallback(Callback):
