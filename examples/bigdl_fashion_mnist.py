@@ -15,9 +15,9 @@ import torch.nn.functional as F
 import torch.optim as optim
 import torchvision
 import torchvision.transforms as transforms
-from bigdl.orca.learn.metrics import Accuracy
 
 from bigdl.orca import init_orca_context, stop_orca_context
+from bigdl.orca.learn.metrics import Accuracy
 from bigdl.orca.learn.pytorch import Estimator
 
 parser = argparse.ArgumentParser(description=__doc__)

@@ -7,9 +7,9 @@ import argparse
 
 import torch
 import torch.nn as nn
-from zoo.orca.learn.metrics import Accuracy
 
 from zoo.orca import init_orca_context, stop_orca_context
+from zoo.orca.learn.metrics import Accuracy
 from zoo.orca.learn.pytorch import Estimator
 
 parser = argparse.ArgumentParser(description=__doc__)

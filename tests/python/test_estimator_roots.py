@@ -94,7 +94,6 @@ def test_defaults_are_of_the_roots_time(root: str, backend: str, frequency: str)
 def test_the_bigdl_backend_has_the_names_of_its_engine() -> None:
     """Seed 000: validation methods in fit and evaluate."""
     from bigdl.optim.optimizer import Loss, Top1Accuracy
-
     from orca.learn.metrics import Accuracy
 
     data = checks.rows(24)
