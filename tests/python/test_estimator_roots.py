@@ -82,6 +82,13 @@ def test_errors_are_of_the_roots_time(root: str, kind: type[Exception]) -> None:
     assert caught.type is kind
 
 
+def test_what_is_no_metric_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="Only orca metrics and customized functions .* get str"):
+        make("bigdl", metrics="accuracy")
+    with pytest.raises(ValueError, match="Only orca metrics are supported, but get function"):
+        make("zoo", metrics=[lambda preds, targets: preds.mean()])
+
+
 @pytest.mark.parametrize(
     ("root", "backend", "frequency"), [("bigdl", "spark", "epoch"), ("zoo", "bigdl", "batch")]
 )

@@ -8,6 +8,7 @@ from typing import Any
 from orca.context import active_context
 from orca.errors import InvalidArgumentError
 from orca.generations import ORCA, Generation
+from orca.learn.metrics import Metric
 from orca.learn.optimizers import SGD
 
 __all__ = ["Estimator", "bind"]
@@ -113,6 +114,15 @@ def _make(generation: Generation, backend: str, **given: Any) -> Any:
     if given["optimizer"] is None and name == "bigdl":
         given["optimizer"] = SGD(learningrate=1e-3)
     metrics = given["metrics"]
+    listed = metrics if isinstance(metrics, list | tuple) else [metrics]
+    for metric in () if metrics is None else listed:
+        if not isinstance(metric, Metric) and not (
+            generation.functions_as_metrics and callable(metric)
+        ):
+            also = " and customized functions" if generation.functions_as_metrics else ""
+            raise InvalidArgumentError(
+                f"Only orca metrics{also} are supported, but get {type(metric).__name__}"
+            )
     spec = ModelSpec(
         model=given["model"],
         optimizer=given["optimizer"],
