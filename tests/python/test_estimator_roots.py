@@ -83,7 +83,9 @@ def test_errors_are_of_the_roots_time(root: str, kind: type[Exception]) -> None:
 
 
 def test_what_is_no_metric_is_refused() -> None:
-    with pytest.raises(RuntimeError, match=r"Only orca metrics and customized functions .* get str"):
+    with pytest.raises(
+        RuntimeError, match=r"Only orca metrics and customized functions .* get str"
+    ):
         make("bigdl", metrics="accuracy")
     with pytest.raises(ValueError, match="Only orca metrics are supported, but get function"):
         make("zoo", metrics=[lambda preds, targets: preds.mean()])

@@ -15,6 +15,7 @@ import pytest
 import orca
 from orca.data import ArrayStore, Shard
 from orca.errors import ResourceExhaustedError, WorkerFailedError
+from processes import descendants
 
 
 @pytest.fixture
@@ -27,9 +28,8 @@ def context() -> Iterator[None]:
 def shard_files() -> dict[str, int]:
     """The descriptors of shards' memory that processes of this test have, by program."""
     found: dict[str, int] = {}
-    for process in Path("/proc").iterdir():
-        if not process.name.isdigit():
-            continue
+    for pid in {os.getpid()} | descendants(os.getpid()):
+        process = Path(f"/proc/{pid}")
         try:
             status = (process / "status").read_text()
             links = [str(fd.readlink()) for fd in (process / "fd").iterdir()]
