@@ -111,8 +111,7 @@ class _ArrayFeed(Feed):
         arrange = _arrange(self._source)
         for batch in batches:
             made = arrange(batch)
-            rows = count_rows(made)
-            yield (made, rows) if rows else (None, 0)
+            yield made, count_rows(made)
 
 
 def _arrange(source: ArraySource) -> Callable[[dict[str, Any]], Any]:

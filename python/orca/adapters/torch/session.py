@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from orca import running
+from orca.adapters.torch.batch_norm import Share, join_batch_norms
 from orca.adapters.torch.losses import Criterion, required_arguments
 from orca.adapters.torch.optimizers import Ftrl, make_optimizer
 from orca.adapters.torch.replicas import DrivenReplicas, Replicas, _broadcast
@@ -38,6 +39,7 @@ class ModelSpec:
     elementwise: bool | None = None
     operator: Any = None
     hook: Any = None
+    sync_batchnorm: bool = False
 
 
 class Session:
@@ -60,6 +62,12 @@ class Session:
         if seed is not None:
             torch.manual_seed(seed)
         self.models = make_models(spec)
+        self.share = Share()
+        self.joins_norms = (
+            spec.sync_batchnorm
+            and running.world_size() > 1
+            and sum(join_batch_norms(model, self.share) for model in self.models) > 0
+        )
         self.optimizers, self.rates = _make_optimizers(spec, self.models)
         self.schedulers = _make_schedulers(spec, self.optimizers)
         self.criterion = _make_criterion(spec)

@@ -10,16 +10,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from orca import running
-from orca.adapters.torch.feeds import Feed
+from orca.adapters.torch.feeds import Feed, split_batch
 from orca.adapters.torch.records import Checkpoints, Summary
 from orca.adapters.torch.replicas import DrivenReplicas
 from orca.adapters.torch.runner import Runner
 from orca.adapters.torch.session import Session
 from orca.adapters.torch.shared_state import SharedState, global_norm
-from orca.errors import OrcaError
+from orca.adapters.torch.trees import map_leaves
+from orca.errors import InvalidArgumentError, OrcaError
 from orca.learn.trigger import Trigger
 
 _log = logging.getLogger("orca")
@@ -160,6 +162,8 @@ class Trainer:
                 if session.sync is None:
                     before = session.weights()
                 loss, weight = self._forward_backward(batch, rows)
+            elif session.joins_norms:
+                self._follow_norms(batch)
             if session.sync is None:
                 written = bool(before) and session.is_changed(before)
                 self._announce(session.choose_sync(written=written), feed)
@@ -233,11 +237,36 @@ class Trainer:
         else:
             runner.forward()
         middle = time.perf_counter() if profile else 0.0
+        if self._session.joins_norms:
+            self._weigh(runner.weight)
         runner.loss.backward()
         if profile:
             self._watch["fwd"] += middle - begin
             self._watch["bwd"] += time.perf_counter() - middle
         return runner.loss.item(), runner.weight
+
+    def _weigh(self, weight: float) -> None:
+        """Before a backward pass over joined batch norms: what this worker's part weighs."""
+        total = float(running.allreduce(np.array([weight]))[0])
+        self._session.share.value = (
+            1.0 if self._policy.is_sum and weight else (weight / total if total else 0.0)
+        )
+
+    def _follow_norms(self, batch: Any) -> None:
+        """Goes with the others through joined batch norms, with no rows of its own."""
+        batch = self._runner.batch if batch is None else batch
+        if batch is None:
+            raise InvalidArgumentError(
+                "sync_batchnorm needs a row on every worker in the first step; give more rows, a larger "
+                "batch_size, or arrays"
+            )
+        features, _ = split_batch(map_leaves(batch, lambda leaf: leaf[:0]))
+        output = self._runner.model(*features)
+        self._weigh(0.0)
+        outputs = output if isinstance(output, list | tuple) else [output]
+        sum(part.sum() for part in outputs).backward()  # type: ignore[union-attr]
+        for parameter in self._runner.model.parameters():
+            parameter.grad = None
 
     def _after_step(self, total: Any) -> None:
         session = self._session
@@ -258,7 +287,7 @@ class Trainer:
         rows = "rows as they come" if feed.rows is None else f"{feed.rows} rows"
         steps = "" if feed.steps is None else f", {feed.steps} steps an epoch"
         _log.info(
-            "training on %d workers x %d threads, %s (%s); %s%s; losses are weighed by %s",
+            "training on %d workers x %d threads, %s (%s); %s%s; losses are weighed by %s%s",
             running.world_size(),
             torch.get_num_threads(),
             sync.way,
@@ -266,6 +295,7 @@ class Trainer:
             rows,
             steps,
             session.criterion.rule,
+            "; batch norms see the rows of all workers" if session.joins_norms else "",
         )
 
 

@@ -42,6 +42,7 @@ def bind(generation: Generation) -> Any:
             log_level: int = logging.INFO,
             log_to_driver: bool = True,
             elementwise: bool | None = None,
+            sync_batchnorm: bool = False,
         ) -> Any:
             """An Estimator of a PyTorch model.
 
@@ -66,6 +67,8 @@ def bind(generation: Generation) -> Any:
                 log_to_driver: Whether the workers' log comes to the driver.
                 elementwise: Whether the optimizer treats every element by itself, so that workers
                     can share one copy of the weights; None: known for torch's own.
+                sync_batchnorm: Whether batch norms see the rows of all workers; else each worker's
+                    own, as with DDP.
 
             Returns:
                 The Estimator.
@@ -87,6 +90,7 @@ def bind(generation: Generation) -> Any:
                     model_dir=model_dir,
                     use_tqdm=use_tqdm,
                     elementwise=elementwise,
+                    sync_batchnorm=sync_batchnorm,
                     operator=training_operator_cls,
                     hook=initialization_hook,
                 )
@@ -134,6 +138,7 @@ def _make(generation: Generation, backend: str, **given: Any) -> Any:
         config=config,
         step_freq=given["step_freq"],
         elementwise=given["elementwise"],
+        sync_batchnorm=given["sync_batchnorm"],
         operator=given["operator"],
         hook=given["hook"],
     )
