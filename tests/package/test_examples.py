@@ -43,3 +43,13 @@ def test_workers_share_their_data():
     )
     assert "100000 rows in 2 shards" in done.stdout
     assert "y = 1.00 a + -2.00 b + 0.50 c + 3.00" in done.stdout
+
+
+def test_a_loop_of_its_own_trains_a_gan():
+    done = run(
+        *(sys.executable, ROOT / "examples/gan.py", "--workers", 2, "--steps", 300),
+        env=clean_environment(),
+        timeout=120,
+    )
+    radius = float(done.stdout.split("the points lie ")[1].split()[0])
+    assert 0.6 < radius < 1.4

@@ -19,6 +19,9 @@ from orca.learn.pytorch import Estimator
 IN_ORDER = {"shuffle": False}
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module", autouse=True)
 def context() -> Iterator[None]:
     orca.init_orca_context("local", cores=2)

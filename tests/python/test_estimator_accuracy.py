@@ -20,6 +20,9 @@ from orca.learn.metrics import Accuracy
 from orca.learn.pytorch import Estimator
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module", autouse=True)
 def context() -> Iterator[None]:
     orca.init_orca_context("local", cores=2)
@@ -72,7 +75,6 @@ def fashion_mnist() -> dict[str, tuple[np.ndarray, np.ndarray]]:
     return parts
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_lenet_learns_fashion_mnist_as_in_one_process() -> None:
     data = fashion_mnist()

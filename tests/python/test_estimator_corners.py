@@ -29,6 +29,9 @@ from orca.learn.trigger import SeveralIteration
 IN_ORDER = {"shuffle": False}
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module", autouse=True)
 def context() -> Iterator[None]:
     orca.init_orca_context("local", cores=2)
@@ -448,4 +451,44 @@ def test_joined_batch_norms_see_all_rows(workers: int, loss: str) -> None:
         torch.testing.assert_close(
             a, b, rtol=1e-11, atol=1e-12, msg=lambda m, name=name: f"{name}: {m}"
         )
+    est.shutdown()
+
+
+@pytest.mark.parametrize("elementwise", [None, False])
+@pytest.mark.parametrize("way", ["whole model", "autocast"])
+def test_bfloat16_trains_both_ways(way: str, elementwise: bool | None) -> None:
+    class Short(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(1)
+            self.inner = checks.Net(dtype=torch.float32)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if way == "whole model":
+                return self.inner(x.bfloat16()).float()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return self.inner(x).float()
+
+    def model(config: Any = None) -> nn.Module:
+        made = Short()
+        return made.bfloat16() if way == "whole model" else made
+
+    x, y = checks.rows(48, dtype="float32")
+    optimizer = checks.OPTIMIZERS["adamw"]
+    est = estimator(2, model=model, optimizer=optimizer, elementwise=elementwise)
+    stats = est.fit((x, y), epochs=20, batch_size=12)
+    _, means = checks.train_plainly(
+        x,
+        y,
+        loss=nn.CrossEntropyLoss(),
+        optimizer=optimizer,
+        batch_size=12,
+        epochs=20,
+        model=model(),
+    )
+    assert est.get_model().inner.first.weight.dtype is (
+        torch.bfloat16 if way == "whole model" else torch.float32
+    )
+    assert stats[-1]["train_loss"] < stats[0]["train_loss"]
+    assert stats[-1]["train_loss"] == pytest.approx(means[-1], abs=0.05)
     est.shutdown()

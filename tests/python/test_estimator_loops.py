@@ -33,6 +33,9 @@ from orca.learn.trigger import SeveralIteration
 IN_ORDER = {"shuffle": False}
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module", autouse=True)
 def context() -> Iterator[None]:
     orca.init_orca_context("local", cores=2)
