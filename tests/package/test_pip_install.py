@@ -47,6 +47,9 @@ DDP = textwrap.dedent(
     """
 )
 
+# The first one that needs the wheel builds the engine.
+pytestmark = pytest.mark.timeout(900)
+
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory):
