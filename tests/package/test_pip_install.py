@@ -14,6 +14,9 @@ import pytest
 
 from installed import ROOT, Venv, clean_environment, pins
 
+# The first one that needs the wheel builds the engine.
+pytestmark = pytest.mark.timeout(900)
+
 # One process a rank; the ranks meet in a directory.
 ALLREDUCE = textwrap.dedent(
     """
@@ -46,9 +49,6 @@ DDP = textwrap.dedent(
     dist.destroy_process_group()
     """
 )
-
-# The first one that needs the wheel builds the engine.
-pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
