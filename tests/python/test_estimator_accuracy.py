@@ -19,7 +19,6 @@ import orca
 from orca.learn.metrics import Accuracy
 from orca.learn.pytorch import Estimator
 
-
 pytestmark = pytest.mark.slow
 
 
