@@ -492,3 +492,23 @@ def test_bfloat16_trains_both_ways(way: str, elementwise: bool | None) -> None:
     assert stats[-1]["train_loss"] < stats[0]["train_loss"]
     assert stats[-1]["train_loss"] == pytest.approx(means[-1], abs=0.05)
     est.shutdown()
+
+
+def test_a_scheduler_that_wants_a_score_gets_it() -> None:
+    est = estimator(
+        2,
+        optimizer=checks.OPTIMIZERS["sgd"],
+        scheduler_creator=lambda o, c: torch.optim.lr_scheduler.ReduceLROnPlateau(
+            o, factor=0.5, patience=0
+        ),
+        scheduler_step_freq="manual",
+    )
+    data = checks.rows(16)
+    est.fit(data, epochs=1, batch_size=8)
+    for score in (1.0, 2.0, 3.0):  # It never gets better.
+        est.update_schedulers(score)
+    lr = est.get_state_dict()["optimizers"][0]["param_groups"][0]["lr"]
+    assert lr == pytest.approx(0.05 * 0.25)
+    est.fit(data, epochs=1, batch_size=8)
+    assert est.get_state_dict()["optimizers"][0]["param_groups"][0]["lr"] == lr
+    est.shutdown()
