@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "orca/core/error.h"
+#include "orca/data/shared_block.h"
 #include "testing/ranks.h"
 #include "testing/seed.h"
 
@@ -75,6 +76,10 @@ std::vector<const void*> PointersOf(const Case& made, int rank) {
   return pointers;
 }
 
+std::shared_ptr<data::SharedBlock> NewBlock(std::size_t bytes) {
+  return data::SharedBlock::Create(data::ShardShelf::Create(), bytes);
+}
+
 struct Place {
   const char* name;
   bool shared;
@@ -83,9 +88,13 @@ struct Place {
 class GradientExchangeTest : public ::testing::TestWithParam<Place> {
  protected:
   // Memory for the block of one worker, or of all.
-  std::vector<std::byte> MakeBlock(const FlatLayout& layout, int world) const {
-    return std::vector<std::byte>(
-        GradientExchange::BlockSize(layout, GetParam().shared ? world : 1));
+  std::shared_ptr<data::SharedBlock> MakeBlock(const FlatLayout& layout, int world) const {
+    return NewBlock(GradientExchange::BlockSize(layout, GetParam().shared ? world : 1));
+  }
+  // This worker's own, or its mapping of the one that all share.
+  std::shared_ptr<data::SharedBlock> Mine(const std::shared_ptr<data::SharedBlock>& shared,
+                                          const FlatLayout& layout) const {
+    return GetParam().shared ? data::SharedBlock::Open(shared->hold()) : MakeBlock(layout, 1);
   }
   testing::Layout ranks() const {
     return GetParam().shared ? testing::SharedMemoryLayout() : testing::HostsLayout(1);
@@ -100,12 +109,10 @@ TEST_P(GradientExchangeTest, EveryWorkerGetsTheGradientOfAllRowsTogether) {
     for (const LossKind kind : {LossKind::kMean, LossKind::kSum}) {
       for (const Case& made : cases) {
         const FlatLayout layout(made.tensors);
-        std::vector<std::byte> shared = MakeBlock(layout, world);
+        const auto shared = MakeBlock(layout, world);
         RunRanks(world, ranks(), [&](comm::Communicator& group) {
-          std::vector<std::byte> own;
-          if (!GetParam().shared) own = MakeBlock(layout, world);
-          GradientExchange exchange(Borrow(group), layout, GetParam().shared ? shared : own,
-                                    GetParam().shared);
+          const auto block = Mine(shared, layout);
+          GradientExchange exchange(Borrow(group), layout, block->bytes(), GetParam().shared);
           const auto rank = static_cast<std::size_t>(group.rank());
           for (int step = 0; step < 2; ++step) {
             exchange.Collect(PointersOf(made, group.rank()));
@@ -131,13 +138,11 @@ TEST_P(GradientExchangeTest, EveryWorkerGetsTheGradientOfAllRowsTogether) {
 
 TEST_P(GradientExchangeTest, TheLossIsTheMeanAndSaysWhoseIsNotFinite) {
   const FlatLayout layout({{.name = "w", .count = 4}});
-  std::vector<std::byte> shared = MakeBlock(layout, 3);
+  const auto shared = MakeBlock(layout, 3);
   const float bad = std::numeric_limits<float>::infinity();
   RunRanks(3, ranks(), [&](comm::Communicator& group) {
-    std::vector<std::byte> own;
-    if (!GetParam().shared) own = MakeBlock(layout, 3);
-    GradientExchange exchange(Borrow(group), layout, GetParam().shared ? shared : own,
-                              GetParam().shared);
+    const auto block = Mine(shared, layout);
+    GradientExchange exchange(Borrow(group), layout, block->bytes(), GetParam().shared);
     const int rank = group.rank();
     std::vector<float> gradient{1, 2, rank == 2 ? bad : 3, 4};
     const void* const pointer = gradient.data();
@@ -163,12 +168,10 @@ TEST_P(GradientExchangeTest, TheLossIsTheMeanAndSaysWhoseIsNotFinite) {
 
 TEST_P(GradientExchangeTest, WhatNobodyUsedIsSaid) {
   const FlatLayout layout({{.name = "a", .count = 4}, {.name = "b", .count = 4}});
-  std::vector<std::byte> shared = MakeBlock(layout, 2);
+  const auto shared = MakeBlock(layout, 2);
   RunRanks(2, ranks(), [&](comm::Communicator& group) {
-    std::vector<std::byte> own;
-    if (!GetParam().shared) own = MakeBlock(layout, 2);
-    GradientExchange exchange(Borrow(group), layout, GetParam().shared ? shared : own,
-                              GetParam().shared);
+    const auto block = Mine(shared, layout);
+    GradientExchange exchange(Borrow(group), layout, block->bytes(), GetParam().shared);
     const std::vector<float> gradient(4, 1.0F);
     const std::vector<const void*> some{group.rank() == 0 ? gradient.data() : nullptr, nullptr};
     exchange.Collect(some);
@@ -182,9 +185,10 @@ INSTANTIATE_TEST_SUITE_P(Places, GradientExchangeTest,
 
 TEST(GradientExchangeSharesTest, AWorkersShareOfARunIsReducedInItsOwnBank) {
   const FlatLayout layout({{.name = "a", .count = 40}, {.name = "b", .count = 25}});
-  std::vector<std::byte> block(GradientExchange::BlockSize(layout, 2));
+  const auto shared = NewBlock(GradientExchange::BlockSize(layout, 2));
   RunRanks(2, testing::SharedMemoryLayout(), [&](comm::Communicator& group) {
-    GradientExchange exchange(Borrow(group), layout, block, true);
+    const auto block = data::SharedBlock::Open(shared->hold());
+    GradientExchange exchange(Borrow(group), layout, block->bytes(), true);
     const std::vector<float> a(40, static_cast<float>(1 + group.rank()));
     const std::vector<float> b(25, static_cast<float>(10 * (1 + group.rank())));
     const std::vector<const void*> pointers{a.data(), b.data()};
