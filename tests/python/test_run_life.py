@@ -283,13 +283,18 @@ def test_a_worker_killed_for_memory_is_told_apart(
     environment: dict[str, str], small_cgroup: Path
 ) -> None:
     """F07: the error says so, with the limit."""
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), "out_of_memory", str(small_cgroup)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, str(SCRIPT), "out_of_memory", str(small_cgroup)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        # While the memory of a killed worker is not counted as free yet, the kernel may kill another
+        # process of the group: once in a hundred times the driver, which then cannot say anything.
+        if done.returncode != -signal.SIGKILL:
+            break
     assert done.stdout.startswith("1 rank 1 ("), done.stdout + done.stderr
     assert "killed by signal 9 (SIGKILL) by the kernel, because memory ran out" in done.stdout
     assert re.search(r"it had taken \d+\.\d MiB, all shards of this machine take 0", done.stdout)
