@@ -36,6 +36,13 @@ def shared_memory() -> set[str]:
     return {entry.name for entry in Path("/dev/shm").iterdir() if entry.name.startswith(ours)}
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """What is slow as a whole is not even imported for the quick tests: imports decide what workers load."""
+    if config.getoption("markexpr") != "not slow" or collection_path.suffix != ".py":
+        return None
+    return "\npytestmark = pytest.mark.slow\n" in collection_path.read_text() or None
+
+
 @pytest.fixture(scope="session", autouse=True)
 def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Runs are recorded in a folder of these tests."""

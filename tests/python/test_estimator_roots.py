@@ -21,6 +21,9 @@ ROOT = Path(__file__).resolve().parents[2]
 BACKENDS = ["bigdl", "torch_distributed", "ray", "spark", "horovod", "Spark"]
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module", autouse=True)
 def context() -> Iterator[None]:
     orca.init_orca_context("local", cores=2)
@@ -142,7 +145,6 @@ def run_example(name: str, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
 def test_the_script_of_the_fashion_mnist_tutorial_runs(tmp_path: Path) -> None:
     """Seed 003, on a few made images."""
     raw = tmp_path / "FashionMNIST" / "raw"
@@ -157,7 +159,6 @@ def test_the_script_of_the_fashion_mnist_tutorial_runs(tmp_path: Path) -> None:
     assert "Stopping orca context" in said
 
 
-@pytest.mark.slow
 def test_the_scripts_of_analytics_zoo_run() -> None:
     """Seeds 000 and 001: all three backends of that time learn."""
     said = run_example("zoo_torch_estimator.py", "--rows", "600")

@@ -49,6 +49,7 @@ def test_what_is_no_terminal_stays_quiet_unless_asked(monkeypatch: pytest.Monkey
     progress.show(json.dumps({"ends": True, "always": True}))
 
 
+@pytest.mark.slow
 def test_workers_show_their_progress_at_the_driver(capsys: pytest.CaptureFixture[str]) -> None:
     orca.init_orca_context("local", cores=1)
 

@@ -71,6 +71,7 @@ def test_the_signatures_are_those_of_the_originals() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["local", "Local", "LOCAL"])
 def test_a_local_context_starts_and_stops(
     root: Any, mode: str, capsys: pytest.CaptureFixture[str]
@@ -454,6 +455,7 @@ print([name for name in ("torch", "tensorflow", "pyspark", "ray", "pandas") if n
     assert done.stdout.strip() == "[]", done.stderr
 
 
+@pytest.mark.slow
 def test_what_a_root_sends_is_found_on_workers(root: Any) -> None:
     name = root.__name__.split(".")[0]
     trigger = module(name, "orca.learn.trigger").SeveralIteration(3)
