@@ -12,56 +12,9 @@ Example:
 """
 
 try:
-    from orca.adapters.torch.metrics import (
-        AUC,
-        AUROC,
-        MAE,
-        MSE,
-        ROC,
-        Accuracy,
-        BinaryAccuracy,
-        BinaryCrossEntropy,
-        CategoricalAccuracy,
-        CategoricalCrossEntropy,
-        F1Score,
-        FunctionMetric,
-        KLDivergence,
-        Mean,
-        Poisson,
-        Precision,
-        PrecisionRecallCurve,
-        PytorchMetric,
-        Recall,
-        SparseCategoricalAccuracy,
-        SparseCategoricalCrossEntropy,
-        Top5Accuracy,
-    )
+    from orca.adapters.torch.metrics import *  # noqa: F403
+    from orca.adapters.torch.metrics import __all__ as __all__
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise
     raise ImportError("orca.learn.pytorch needs torch; run: pip install torch") from error
-
-__all__ = [
-    "AUC",
-    "AUROC",
-    "MAE",
-    "MSE",
-    "ROC",
-    "Accuracy",
-    "BinaryAccuracy",
-    "BinaryCrossEntropy",
-    "CategoricalAccuracy",
-    "CategoricalCrossEntropy",
-    "F1Score",
-    "FunctionMetric",
-    "KLDivergence",
-    "Mean",
-    "Poisson",
-    "Precision",
-    "PrecisionRecallCurve",
-    "PytorchMetric",
-    "Recall",
-    "SparseCategoricalAccuracy",
-    "SparseCategoricalCrossEntropy",
-    "Top5Accuracy",
-]
