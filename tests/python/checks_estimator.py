@@ -55,7 +55,7 @@ OPTIMIZERS: dict[str, Any] = {
     "nadam": lambda model, config: torch.optim.NAdam(model.parameters()),
     "radam": lambda model, config: torch.optim.RAdam(model.parameters()),
     # Looks at whole parameters: every worker has a copy.
-    "lbfgs-like": lambda model, config: WholeNorm(model.parameters(), lr=0.05),
+    "whole-norm": lambda model, config: WholeNorm(model.parameters(), lr=0.05),
 }
 
 

@@ -19,7 +19,7 @@ def context() -> Iterator[None]:
     orca.stop_orca_context()
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "lbfgs-like"])
+@pytest.mark.parametrize("optimizer", ["adam", "whole-norm"])
 def test_two_workers_train_evaluate_and_predict_as_one_process(optimizer: str) -> None:
     from bigdl.orca.learn.metrics import Accuracy
     from bigdl.orca.learn.pytorch import Estimator
