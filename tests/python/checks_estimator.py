@@ -125,6 +125,44 @@ def train_plainly(
     return model, means
 
 
+IN_ORDER = {"shuffle": False}
+
+
+def estimator(workers: int = 2, **changes: Any) -> Any:
+    """An Estimator of the net, trained on rows in their order, so that it can be compared."""
+    from orca.learn.pytorch import Estimator
+
+    given: dict[str, Any] = {
+        "model": net,
+        "optimizer": OPTIMIZERS["sgd"],
+        "loss": nn.CrossEntropyLoss(),
+        "config": IN_ORDER,
+        "workers_per_node": workers,
+    }
+    return Estimator.from_torch(**(given | changes))
+
+
+def trained_plainly(
+    optimizer: Any,
+    epochs: int = 3,
+    batch_size: int = 8,
+    count: int = 30,
+    model: nn.Module | None = None,
+) -> nn.Module:
+    """The net after plain training on ``rows(count)``."""
+    x, y = rows(count)
+    trained, _ = train_plainly(
+        x,
+        y,
+        loss=nn.CrossEntropyLoss(),
+        optimizer=optimizer,
+        batch_size=batch_size,
+        epochs=epochs,
+        model=model,
+    )
+    return trained
+
+
 # --- the ledger: after training, weight i says how often row i was trained on (oracle O1)
 
 

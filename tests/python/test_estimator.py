@@ -16,7 +16,7 @@ import orca
 from orca.errors import InvalidArgumentError, WorkerFailedError
 from orca.learn.pytorch import Estimator
 
-IN_ORDER = {"shuffle": False}
+estimator = checks.estimator
 
 
 pytestmark = pytest.mark.slow
@@ -27,17 +27,6 @@ def context() -> Iterator[None]:
     orca.init_orca_context("local", cores=2)
     yield
     orca.stop_orca_context()
-
-
-def estimator(workers: int = 2, **changes: Any) -> Any:
-    given: dict[str, Any] = {
-        "model": checks.net,
-        "optimizer": checks.OPTIMIZERS["sgd"],
-        "loss": nn.CrossEntropyLoss(),
-        "config": IN_ORDER,
-        "workers_per_node": workers,
-    }
-    return Estimator.from_torch(**(given | changes))
 
 
 def assert_same_weights(found: nn.Module, expected: nn.Module, tolerance: float) -> None:

@@ -26,9 +26,6 @@ from orca.learn.pytorch.callbacks.maxsteps import MaxstepsCallback
 from orca.learn.pytorch.training_operator import TrainingOperator
 from orca.learn.trigger import SeveralIteration
 
-IN_ORDER = {"shuffle": False}
-
-
 pytestmark = pytest.mark.slow
 
 
@@ -40,30 +37,14 @@ def context() -> Iterator[None]:
 
 
 def estimator(workers: int = 2, **changes: Any) -> Any:
-    given: dict[str, Any] = {
-        "model": checks.net,
-        "optimizer": checks.OPTIMIZERS["adam"],
-        "loss": nn.CrossEntropyLoss(),
-        "config": IN_ORDER,
-        "workers_per_node": workers,
-    }
-    return Estimator.from_torch(**(given | changes))
+    return checks.estimator(workers, **({"optimizer": checks.OPTIMIZERS["adam"]} | changes))
 
 
 def plain(
     optimizer: Any = None, epochs: int = 3, batch_size: int = 8, rows: int = 30, model: Any = None
 ) -> nn.Module:
-    x, y = checks.rows(rows)
-    trained, _ = checks.train_plainly(
-        x,
-        y,
-        loss=nn.CrossEntropyLoss(),
-        optimizer=optimizer or checks.OPTIMIZERS["adam"],
-        batch_size=batch_size,
-        epochs=epochs,
-        model=model,
-    )
-    return trained
+    chosen = optimizer or checks.OPTIMIZERS["adam"]
+    return checks.trained_plainly(chosen, epochs, batch_size, rows, model)
 
 
 def same(found: nn.Module, expected: nn.Module) -> None:

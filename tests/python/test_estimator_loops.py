@@ -19,7 +19,6 @@ import orca
 from orca.errors import InvalidArgumentError, WorkerFailedError
 from orca.learn.metrics import Accuracy
 from orca.learn.optimizers import SGD
-from orca.learn.pytorch import Estimator
 from orca.learn.pytorch.callbacks import Callback, MainCallback
 from orca.learn.pytorch.callbacks.csv import CSVLogger
 from orca.learn.pytorch.callbacks.early_stopping import EarlyStopping
@@ -29,9 +28,6 @@ from orca.learn.pytorch.callbacks.model_checkpoint import ModelCheckpoint
 from orca.learn.pytorch.callbacks.tensorboard import TensorBoardCallback
 from orca.learn.pytorch.training_operator import TrainingOperator
 from orca.learn.trigger import SeveralIteration
-
-IN_ORDER = {"shuffle": False}
-
 
 pytestmark = pytest.mark.slow
 
@@ -44,28 +40,12 @@ def context() -> Iterator[None]:
 
 
 def estimator(workers: int = 2, **changes: Any) -> Any:
-    given: dict[str, Any] = {
-        "model": checks.net,
-        "optimizer": checks.OPTIMIZERS["sgd"],
-        "loss": nn.CrossEntropyLoss(),
-        "metrics": [Accuracy()],
-        "config": IN_ORDER,
-        "workers_per_node": workers,
-    }
-    return Estimator.from_torch(**(given | changes))
+    return checks.estimator(workers, **({"metrics": [Accuracy()]} | changes))
 
 
 def plain(optimizer: Any = None, epochs: int = 3, batch_size: int = 8, rows: int = 30) -> nn.Module:
-    x, y = checks.rows(rows)
-    model, _ = checks.train_plainly(
-        x,
-        y,
-        loss=nn.CrossEntropyLoss(),
-        optimizer=optimizer or checks.OPTIMIZERS["sgd"],
-        batch_size=batch_size,
-        epochs=epochs,
-    )
-    return model
+    chosen = optimizer or checks.OPTIMIZERS["sgd"]
+    return checks.trained_plainly(chosen, epochs, batch_size, rows)
 
 
 def same(found: nn.Module, expected: nn.Module) -> None:
@@ -354,7 +334,7 @@ class Norm(nn.Module):
 
 def test_running_statistics_are_the_mean_over_the_workers() -> None:
     x, y = checks.rows(16)
-    est = estimator(2, model=lambda config: Norm(), config=IN_ORDER)
+    est = estimator(2, model=lambda config: Norm(), config=checks.IN_ORDER)
     est.fit((x, y), epochs=1, batch_size=8)
     halves = [Norm().train() for _ in range(2)]
     for rank, half in enumerate(halves):
