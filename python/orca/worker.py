@@ -54,7 +54,10 @@ def main() -> NoReturn:
     nursery = _core.Nursery()
     for name in filter(None, os.environ.get("ORCA_PRELOAD", "").split(",")):
         framework, _, part = name.partition("-")
-        importlib.import_module(f"orca.adapters.{framework}.{part or 'worker'}")
+        try:
+            importlib.import_module(f"orca.adapters.{framework}.{part or 'worker'}")
+        except Exception:  # It only saves time: who needs it imports it again, and says what is wrong with it.
+            traceback.print_exc()
     importlib.import_module("cloudpickle")
     for name, value in json.loads(os.environ["ORCA_BEFORE"]).items():
         _set_variable(name, value)

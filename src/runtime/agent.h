@@ -77,6 +77,7 @@ class Agent {
   void AskForWorker(Nursery& nursery, Worker& worker);
   void HandleWorker(std::uint64_t id);
   void LoseLink(Worker& worker);
+  void AwaitStatus(const Worker& worker);
   void WorkerDied(std::uint64_t id, const std::string& how, std::size_t peak = 0);
   void CancelCall(std::uint64_t call, const std::string& reason);
   void KillWorker(Worker& worker, const std::string& fate);

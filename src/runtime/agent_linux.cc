@@ -37,6 +37,7 @@ constexpr std::size_t kLongestLine = std::size_t{16} << 10;
 constexpr std::size_t kDriverBacklog = std::size_t{4} << 20;
 constexpr int kNurseryTries = 3;
 constexpr std::chrono::seconds kNurseryTimeout(300);  // to import a framework from a cold disk
+constexpr std::chrono::seconds kNurseryLeave(10);     // to end, once its link is closed
 constexpr milliseconds kStatusWait(500);
 // Calls that run at once must not meet at the same one.
 constexpr std::size_t kMasters = 16;
@@ -315,6 +316,10 @@ void Agent::HandleNursery(const std::string& kind) {
   } catch (const Error& error) {
     if (error.code() != Code::kPeerLost) throw;
     loop_.Forget(nursery.link->fd());  // Reap says how it ended
+    loop_.At(Clock::now() + kNurseryLeave, [this, kind, pid = nursery.pid] {
+      const auto found = nurseries_.find(kind);
+      if (found != nurseries_.end() && found->second.pid == pid) ::kill(pid, SIGKILL);
+    });
   }
 }
 
@@ -432,10 +437,16 @@ void Agent::LoseLink(Worker& worker) {
   if (worker.link_lost) return;
   worker.link_lost = true;
   loop_.Forget(worker.link->fd());
+  AwaitStatus(worker);
+}
+
+void Agent::AwaitStatus(const Worker& worker) {
   loop_.At(Clock::now() + kStatusWait, [this, id = worker.id, births = worker.births] {
     const auto found = workers_.find(id);
     if (found == workers_.end() || found->second.births != births) return;
-    if (found->second.pid > 0) ::kill(-found->second.pid, SIGKILL);
+    // Not born yet: its nursery forks it, or says at its own end why it did not.
+    if (found->second.pid <= 0) return AwaitStatus(found->second);
+    ::kill(-found->second.pid, SIGKILL);
     WorkerDied(id, "closed its connection and was killed");
   });
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import pty
 import re
@@ -474,8 +475,13 @@ def test_the_usual_limits_hold(tmp_path: Path) -> None:
     assert took["restart"] < 3
 
 
-def test_workers_of_another_version_are_refused_and_both_are_named(tmp_path: Path) -> None:
-    """F38"""
+@pytest.mark.parametrize("learning", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_workers_of_another_version_are_refused_and_both_are_named(
+    learning: bool, tmp_path: Path
+) -> None:
+    """F38; also where that version cannot even load what the program has loaded."""
+    for name in ["torch", "orca.learn.pytorch"] if learning else []:
+        importlib.import_module(name)
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text("import sys; sys.version_info = (3, 9, 1)")
@@ -500,6 +506,22 @@ def test_workers_of_another_version_are_refused_and_both_are_named(tmp_path: Pat
     finally:
         del os.environ["ORCA_PYTHON"]
         orca.stop_orca_context()
+
+
+@pytest.mark.slow
+def test_a_nursery_that_ends_slowly_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its status says more than the connections that close before it."""
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nexec 3>&-\nsleep 3\nexit 3\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("ORCA_PYTHON", str(program))
+    with (
+        orca.init_orca_context("local", cores=2),
+        pytest.raises(WorkerFailedError, match="was not born: .* left with exit code 3"),
+    ):
+        orca.run(lambda: 1, workers=2)
 
 
 @pytest.mark.skipif(not FAKETIME.exists(), reason="libfaketime is not installed")
