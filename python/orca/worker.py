@@ -56,7 +56,8 @@ def main() -> NoReturn:
         framework, _, part = name.partition("-")
         try:
             importlib.import_module(f"orca.adapters.{framework}.{part or 'worker'}")
-        except Exception:  # It only saves time: who needs it imports it again, and says what is wrong with it.
+        except Exception:
+            # It only saves time: who needs it imports it again, and learns what is wrong with it.
             traceback.print_exc()
     importlib.import_module("cloudpickle")
     for name, value in json.loads(os.environ["ORCA_BEFORE"]).items():

@@ -519,7 +519,7 @@ def test_a_nursery_that_ends_slowly_is_waited_for(
     monkeypatch.setenv("ORCA_PYTHON", str(program))
     with (
         orca.init_orca_context("local", cores=2),
-        pytest.raises(WorkerFailedError, match="was not born: .* left with exit code 3"),
+        pytest.raises(WorkerFailedError, match=r"was not born: .* left with exit code 3"),
     ):
         orca.run(lambda: 1, workers=2)
 
