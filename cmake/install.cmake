@@ -15,6 +15,15 @@ install(TARGETS orca EXPORT orca-targets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT cxx NAMELINK_COMPONENT cxx)
 install(TARGETS orca_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT cxx)
 install(EXPORT orca-targets NAMESPACE orca:: DESTINATION ${ORCA_CMAKE_DIR} COMPONENT cxx)
+# orca::nn, where there is torch.
+if(TARGET orca_torch)
+  find_package(Libtorch 2.13 REQUIRED)  # for its variables: the version is part of the package
+  set_target_properties(orca_torch PROPERTIES INSTALL_RPATH "$ORIGIN;${Libtorch_ROOT}/lib")
+  install(TARGETS orca_torch EXPORT orca-nn-targets
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT cxx NAMELINK_COMPONENT cxx)
+  install(EXPORT orca-nn-targets NAMESPACE orca:: DESTINATION ${ORCA_CMAKE_DIR} COMPONENT cxx)
+  install(FILES cmake/FindLibtorch.cmake DESTINATION ${ORCA_CMAKE_DIR} COMPONENT cxx)
+endif()
 configure_package_config_file(cmake/orca-config.cmake.in ${PROJECT_BINARY_DIR}/orca-config.cmake
   INSTALL_DESTINATION ${ORCA_CMAKE_DIR})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/orca-config-version.cmake COMPATIBILITY SameMinorVersion)

@@ -2,7 +2,7 @@
 """Compares every include and import with the list of rooms in cmake/rooms.cmake.
 
 The rules: a room includes its own headers and the public headers (include/orca/<room>/) of the
-rooms it may use. Bindings, examples and the command see public headers only, a plugin sees the C table only. A
+rooms it may use; only the rooms of ORCA_TORCH_ROOMS see torch. Bindings, examples and the command see public headers only, a plugin sees the C table only. A
 framework is imported below python/orca/adapters/<framework> and nowhere else. The old import roots, python/bigdl and
 python/zoo, use python/orca and nothing uses them.
 """
@@ -36,6 +36,7 @@ OLD_ROOTS = {"bigdl", "zoo"}
 NOT_IN_PACKAGE = {"tests", "bench", "tools", "examples", "conftest", "pytest"}
 # Headers that the engine must not see: it knows no framework and no Python.
 FOREIGN = re.compile(r"^(torch|ATen|c10|caffe2|nanobind|pybind11|tensorflow)/|^Python\.h$")
+TORCH = re.compile(r"^(torch|ATen|c10)/")
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,14 @@ class Problem:
         return f"{self.path}:{self.line}: {self.message}"
 
 
-def read_rooms(text: str) -> dict[str, set[str]]:
-    """Returns the rooms each room may use, from the text of rooms.cmake."""
+def read_rooms(text: str) -> tuple[dict[str, set[str]], set[str]]:
+    """Returns the rooms each room may use, and those that see torch, from the text of rooms.cmake."""
     values = {
         name: words.split()
         for name, words in re.findall(r"^set\((\w+)([^)]*)\)", text, re.MULTILINE)
     }
-    return {room: set(values.get(f"ORCA_ROOM_{room}_USES", [])) for room in values["ORCA_ROOMS"]}
+    uses = {room: set(values.get(f"ORCA_ROOM_{room}_USES", [])) for room in values["ORCA_ROOMS"]}
+    return uses, set(values.get("ORCA_TORCH_ROOMS", []))
 
 
 def check_room_list(rooms: dict[str, set[str]], path: Path) -> Iterator[Problem]:
@@ -110,7 +112,7 @@ def room_problem(
     return ""
 
 
-def check_rooms(root: Path, rooms: dict[str, set[str]]) -> Iterator[Problem]:
+def check_rooms(root: Path, rooms: dict[str, set[str]], torch_rooms: set[str]) -> Iterator[Problem]:
     for base, public in ((root / "include/orca", True), (root / "src", False)):
         for folder in sorted(f for f in base.glob("*") if f.is_dir()):
             if folder.name not in rooms:
@@ -118,6 +120,8 @@ def check_rooms(root: Path, rooms: dict[str, set[str]]) -> Iterator[Problem]:
                 continue
             for file in sources(folder):
                 for line, header, quoted in includes(file):
+                    if folder.name in torch_rooms and TORCH.match(header):
+                        continue
                     if message := room_problem(header, quoted, folder.name, rooms, public):
                         yield Problem(file.relative_to(root), line, message)
 
@@ -179,10 +183,10 @@ def check_python(root: Path) -> Iterator[Problem]:
 def check(root: Path) -> list[Problem]:
     """Returns all that breaks the rules below `root`."""
     list_file = root / "cmake/rooms.cmake"
-    rooms = read_rooms(list_file.read_text(encoding="utf-8"))
+    rooms, torch_rooms = read_rooms(list_file.read_text(encoding="utf-8"))
     return [
         *check_room_list(rooms, list_file.relative_to(root)),
-        *check_rooms(root, rooms),
+        *check_rooms(root, rooms, torch_rooms),
         *check_users(root),
         *check_python(root),
     ]

@@ -3,12 +3,14 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <typeinfo>
 
+#include "orca/core/host.h"
 #include "orca/runtime/nursery.h"
 #include "orca/runtime/program.h"
 #include "orca/runtime/worker.h"
@@ -40,6 +42,11 @@ Json WriteSymbol(const Symbol& symbol) {
   return Json::array({symbol.module, symbol.build, symbol.offset});
 }
 
+Json ReadJson(std::span<const std::byte> bytes) {
+  const auto* text = reinterpret_cast<const std::uint8_t*>(bytes.data());
+  return Json::from_msgpack(text, text + bytes.size());
+}
+
 void Pin(const std::vector<int>& cpus) {
   if (cpus.empty()) return;
   cpu_set_t set;
@@ -51,8 +58,7 @@ void Pin(const std::vector<int>& cpus) {
 program::Packed Execute(const Parcel& parcel) {
   const auto parts = parcel.Parts();
   if (parts.empty()) throw Error(Code::kInternal, "a task came without a function");
-  const auto* text = reinterpret_cast<const std::uint8_t*>(parts[0].data());
-  const Json head = Json::from_msgpack(text, text + parts[0].size());
+  const Json head = ReadJson(parts[0]);
   const auto function = runtime::Resolve(ReadSymbol(head.at("function")));
   const auto thunk =
       reinterpret_cast<program::Thunk>(runtime::Resolve(ReadSymbol(head.at("thunk"))));
@@ -72,9 +78,7 @@ void RunTask(Worker& worker) {
     Pin(the_task->cpus);
     const program::Packed result = Execute(the_task->parcel);
     const std::span<const std::byte> part = result.bytes();
-    std::vector<std::shared_ptr<const data::ShardHold>> shards;
-    if (result.shard) shards.push_back(result.shard);
-    worker.Done(Parcel::Pack(std::span(&part, 1)), shards);
+    worker.Done(Parcel::Pack(std::span(&part, 1)), result.shards);
   } catch (const Error& error) {
     worker.Failed(
         {.type = TypeName(error), .text = error.what(), .echo = runtime::IsEcho(error.code())});
@@ -126,6 +130,11 @@ void Init(int /*argc*/, char** /*argv*/) {
 int Rank() { return the_task ? the_task->rank : 0; }
 int WorldSize() { return the_task ? the_task->world : 1; }
 int LocalRank() { return the_task ? the_task->local_rank : 0; }
+int LocalWorldSize() { return the_task ? the_task->local_world : 1; }
+int Threads() {
+  if (the_task) return the_task->threads;
+  return std::min(static_cast<int>(AllowedCpus().count()), CgroupCpuLimit());
+}
 const std::shared_ptr<data::ShardHome>& Shards() {
   static const std::shared_ptr<data::ShardHome> own = data::ShardShelf::Create();
   return the_worker != nullptr ? the_worker->shards() : own;
@@ -142,6 +151,16 @@ RunError::RunError(runtime::RunFailure failure)
 
 namespace program {
 
+std::vector<std::byte> PackFunction(void (*function)()) {
+  std::vector<std::uint8_t> words;
+  Json::to_msgpack(WriteSymbol(runtime::SymbolOf(function)), words);
+  return CopyOf(std::span<const std::uint8_t>(words));
+}
+
+void (*UnpackFunction(std::span<const std::byte> bytes))() {
+  return runtime::Resolve(ReadSymbol(ReadJson(bytes)));
+}
+
 std::shared_ptr<runtime::Run> Submit(Context& context, const RunOptions& options,
                                      void (*function)(), Thunk thunk,
                                      std::span<const Packed> arguments) {
@@ -153,11 +172,12 @@ std::shared_ptr<runtime::Run> Submit(Context& context, const RunOptions& options
   std::vector<std::shared_ptr<const data::ShardHold>> shards;
   for (const Packed& argument : arguments) {
     parts.push_back(argument.bytes());
-    if (!argument.shard) continue;
-    if (argument.shard->home() != context.shards())
-      throw Error(Code::kInvalidArgument,
-                  "a shard is not in the context's memory; put it into context.shards()");
-    shards.push_back(argument.shard);
+    for (const auto& shard : argument.shards) {
+      if (shard->home() != context.shards())
+        throw Error(Code::kInvalidArgument,
+                    "a shard is not in the context's memory; put it into context.shards()");
+      shards.push_back(shard);
+    }
   }
   context.Prepare({.kind = kNativeKind,
                    .command = {std::filesystem::canonical("/proc/self/exe").string()},

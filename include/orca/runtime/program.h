@@ -43,6 +43,9 @@ ORCA_API void Init(int argc, char** argv);
 ORCA_API int Rank();
 ORCA_API int WorldSize();
 ORCA_API int LocalRank();
+ORCA_API int LocalWorldSize();
+/// How many threads a function's own computations should use.
+ORCA_API int Threads();
 ORCA_API comm::Communicator& Group();
 
 /// How far a function is, and what it measured, for the run's log ("orca logs"); outside of Run it
@@ -79,7 +82,7 @@ using Parts = std::span<const std::span<std::byte>>;
 struct Packed {
   std::vector<std::byte> own = {};
   std::span<const std::byte> borrowed = {};
-  std::shared_ptr<const data::ShardHold> shard = {};
+  std::vector<std::shared_ptr<const data::ShardHold>> shards = {};  ///< That it names.
 
   std::span<const std::byte> bytes() const { return own.empty() ? borrowed : own; }
 };
@@ -99,7 +102,8 @@ std::vector<std::byte> CopyOf(std::span<const T> values) {
 template <typename T>
 struct Coder {
   static_assert(kIsNumber<T>,
-                "arguments and results are numbers, strings, vectors of numbers, and shards");
+                "arguments and results are numbers, strings, vectors of numbers, shards, and (as "
+                "arguments) plain functions");
   static Packed Pack(const T& value) { return {.own = CopyOf(std::span(&value, 1))}; }
   static T Unpack(std::span<const std::byte> bytes) {
     T value{};
@@ -146,13 +150,51 @@ struct Coder<std::shared_ptr<const data::Shard>> {
   static Packed Pack(const std::shared_ptr<const data::Shard>& shard) {
     if (!shard) throw Error(Code::kInvalidArgument, "a shard is null; put something into it");
     Packed packed = Coder<std::uint64_t>::Pack(shard->hold()->id());
-    packed.shard = shard->hold();
+    packed.shards.push_back(shard->hold());
     return packed;
   }
   /// `home` is where a shard with that number is found.
   static std::shared_ptr<const data::Shard> Unpack(
       std::span<const std::byte> bytes, const std::shared_ptr<data::ShardHome>& home = Shards()) {
     return data::Shard::Open(data::ShardHold::Take(home, Coder<std::uint64_t>::Unpack(bytes)));
+  }
+};
+
+template <>
+struct Coder<std::vector<std::shared_ptr<const data::Shard>>> {
+  static Packed Pack(const std::vector<std::shared_ptr<const data::Shard>>& shards) {
+    std::vector<std::uint64_t> ids;
+    Packed packed;
+    for (const auto& shard : shards) {
+      if (!shard) throw Error(Code::kInvalidArgument, "a shard is null; put something into it");
+      ids.push_back(shard->hold()->id());
+      packed.shards.push_back(shard->hold());
+    }
+    packed.own = CopyOf(std::span<const std::uint64_t>(ids));
+    return packed;
+  }
+  static std::vector<std::shared_ptr<const data::Shard>> Unpack(std::span<const std::byte> bytes) {
+    std::vector<std::shared_ptr<const data::Shard>> shards;
+    for (const std::uint64_t id : Coder<std::vector<std::uint64_t>>::Unpack(bytes))
+      shards.push_back(data::Shard::Open(data::ShardHold::Take(Shards(), id)));
+    return shards;
+  }
+};
+
+/// A plain function as it travels: module and offset.
+ORCA_API std::vector<std::byte> PackFunction(void (*function)());
+ORCA_API void (*UnpackFunction(std::span<const std::byte> bytes))();
+
+/// Null is sent as null.
+template <typename R, typename... A>
+struct Coder<R (*)(A...)> {
+  static Packed Pack(R (*function)(A...)) {
+    if (function == nullptr) return {};
+    return {.own = PackFunction(reinterpret_cast<void (*)()>(function))};
+  }
+  static auto Unpack(std::span<const std::byte> bytes) -> R (*)(A...) {
+    if (bytes.empty()) return nullptr;
+    return reinterpret_cast<R (*)(A...)>(UnpackFunction(bytes));
   }
 };
 
@@ -185,7 +227,8 @@ ORCA_API std::vector<std::vector<std::byte>> Collect(runtime::Run& run);
 
 /// Runs `function(arguments...)` on every worker and returns their results by rank. It is a plain
 /// function: of this program, or of a library that the program links. Numbers, strings, vectors of
-/// numbers, shards and (as arguments) std::span<const T> can travel.
+/// numbers, shards and (as arguments) std::span<const T>, vectors of shards and plain functions can
+/// travel.
 template <typename R, typename... A, typename... Given>
 auto Run(Context& context, const RunOptions& options, R (*function)(A...), Given&&... arguments) {
   static_assert(sizeof...(A) == sizeof...(Given), "give as many arguments as the function takes");

@@ -46,6 +46,16 @@ double Sum(std::vector<double> values, double scale) {
   return scale * std::accumulate(values.begin(), values.end(), 0.0);
 }
 
+double Twice(double x) { return 2 * x; }
+
+double Apply(double (*function)(double), double x) { return function ? function(x) : -x; }
+
+std::uint64_t RowsOf(std::vector<std::shared_ptr<const data::Shard>> shards) {
+  std::uint64_t rows = 0;
+  for (const auto& shard : shards) rows += shard->rows();
+  return rows;
+}
+
 std::string Greet(std::string name) { return "hello " + name + " from " + std::to_string(Rank()); }
 
 float Reduced(int count) {
@@ -235,6 +245,15 @@ TEST_F(ProgramTest, ArgumentsOfEveryKindTravel) {
   const std::vector<std::byte> bytes(20 << 20, std::byte{3});
   EXPECT_THAT(orca::Run(*context_, {}, SumOf, std::span<const std::byte>(bytes)),
               Each(3U * bytes.size()));
+}
+
+TEST_F(ProgramTest, FunctionsAndListsOfShardsTravel) {
+  Start(2);
+  EXPECT_THAT(orca::Run(*context_, {.workers = 2}, Apply, Twice, 4.0), Each(8.0));
+  EXPECT_THAT(orca::Run(*context_, {.workers = 1}, Apply, nullptr, 4.0), Each(-4.0));
+  const std::vector<SharedShard> shards{PutNumbers(context_->shards(), 0, 3),
+                                        PutNumbers(context_->shards(), 0, 4)};
+  EXPECT_THAT(orca::Run(*context_, {.workers = 2}, RowsOf, shards), Each(7U));
 }
 
 TEST_F(ProgramTest, WorkersStayWarmAndKeepTheirGroup) {

@@ -1,0 +1,527 @@
+#include "nn/tasks.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <ctime>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "nn/tensors.h"
+#include "nn/trained_weights.h"
+#include "orca/core/error.h"
+#include "orca/core/log.h"
+#include "orca/data/array_store.h"
+#include "orca/io/async_writer.h"
+#include "orca/io/event_file.h"
+
+namespace orca::nn {
+namespace {
+
+using learn::StepPart;
+using learn::StepSum;
+using torch::Tensor;
+using Clock = std::chrono::steady_clock;
+using MetricList = std::vector<std::unique_ptr<learn::Metric>>;
+
+constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+constexpr std::size_t kKeptCheckpoints = 5;
+constexpr std::chrono::seconds kFirstSign(1);
+constexpr std::chrono::seconds kLastPause(10);
+constexpr std::chrono::minutes kFlushTimeout(10);
+
+double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+// --- rows
+
+struct Sample {
+  std::vector<Tensor> features;
+  Tensor target;
+  std::uint64_t rows = 0;
+};
+
+Sample ToSample(const std::shared_ptr<const data::Batch>& batch,
+                const std::vector<data::ColumnSpec>& specs) {
+  Sample sample;
+  sample.rows = batch->rows;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    std::vector<std::int64_t> shape{static_cast<std::int64_t>(batch->rows)};
+    shape.insert(shape.end(), specs[i].row_shape.begin(), specs[i].row_shape.end());
+    Tensor tensor = View(batch->columns[i].values.first(batch->rows * specs[i].row_bytes()),
+                         io::ToTensorType(specs[i].dtype), shape, batch);
+    if (specs[i].name == "y") {
+      sample.target = std::move(tensor);
+    } else {
+      sample.features.push_back(std::move(tensor));
+    }
+  }
+  return sample;
+}
+
+std::unique_ptr<data::ArrayStore> StoreOf(const std::vector<SharedShard>& shards) {
+  auto store = data::ArrayStore::Create(shards.at(0)->specs(), Shards());
+  for (const SharedShard& shard : shards) store->Add(shard);
+  return store;
+}
+
+// --- models
+
+Model MakeModel(decltype(EstimatorOptions::model) factory, const NamedTensors& weights) {
+  Model model = factory();
+  LoadTensors(model.module(), weights, "the Estimator's state");
+  return model;
+}
+
+// Parameters that are views of the state's memory, which nobody writes to.
+Model MakeModelToUse(decltype(EstimatorOptions::model) factory, const TrainingState& state) {
+  Model model = factory();
+  model.module().eval();
+  const torch::NoGradGuard no_grad;
+  std::map<std::string, Tensor> weights(state.model.begin(), state.model.end());
+  for (auto& [name, tensor] : TensorsOf(model.module())) Tensor(tensor).set_data(weights.at(name));
+  return model;
+}
+
+void BeginTask() { torch::set_num_threads(Threads()); }
+
+// --- scores
+
+MetricList MakeMetrics(const Json& names) {
+  MetricList metrics;
+  for (const Json& name : names) metrics.push_back(learn::Metric::Make(name.get<std::string>()));
+  return metrics;
+}
+
+void Update(learn::Metric& metric, Tensor output, Tensor target) {
+  const auto plain = [](Tensor tensor) {
+    if (tensor.scalar_type() == torch::kFloat16 || tensor.scalar_type() == torch::kBFloat16)
+      tensor = tensor.to(torch::kFloat32);
+    return tensor.detach().contiguous();
+  };
+  output = plain(output);
+  target = plain(target);
+  metric.Update({.dtype = DTypeOf(output), .shape = output.sizes(), .data = BytesOf(output)},
+                {.dtype = DTypeOf(target), .shape = target.sizes(), .data = BytesOf(target)});
+}
+
+// What this worker has seen, for the driver to join.
+Json Score(const Model& model, decltype(EstimatorOptions::loss) loss, const Json& call,
+           const data::ArrayStore& rows) {
+  const torch::NoGradGuard no_grad;
+  const bool was_training = model.module().is_training();
+  model.module().eval();
+  const MetricList metrics = MakeMetrics(call.at("metrics"));
+  double loss_sum = 0.0;
+  double weight_sum = 0.0;
+  std::uint64_t seen = 0;
+  const bool sums = call.at("sums_loss").get<bool>();
+  const auto loader = rows.Batches({.batch_size = call.at("score_batch").get<std::uint64_t>(),
+                                    .shuffle = false,
+                                    .rank = Rank(),
+                                    .world_size = WorldSize()});
+  while (const auto batch = loader->Next()) {
+    if (batch->rows == 0) continue;
+    const Sample sample = ToSample(batch, rows.columns());
+    const Tensor output = model.Forward(sample.features);
+    seen += sample.rows;
+    if (loss != nullptr) {
+      const Loss found = loss(output, sample.target);
+      const double weight = found.weight.value_or(static_cast<double>(sample.rows));
+      if (weight != 0.0) loss_sum += found.value.item<double>() * (sums ? 1.0 : weight);
+      weight_sum += weight;
+    }
+    for (const auto& metric : metrics) Update(*metric, output, sample.target);
+  }
+  model.module().train(was_training);
+  Json states = Json::array();
+  for (const auto& metric : metrics) {
+    const std::vector<std::byte> state = metric->State();
+    const auto* const bytes = reinterpret_cast<const std::uint8_t*>(state.data());
+    states.push_back(Json::binary(std::vector<std::uint8_t>(bytes, bytes + state.size())));
+  }
+  return {{"rows", seen}, {"loss", loss_sum}, {"weight", weight_sum}, {"metrics", states}};
+}
+
+// --- training
+
+class Records {
+ public:
+  Records(const Json& call, std::shared_ptr<learn::Trigger> trigger)
+      : trigger_(std::move(trigger)) {
+    if (Rank() != 0) return;
+    const auto log_dir = call.at("log_dir").get<std::string>();
+    if (!log_dir.empty()) {
+      train_ = std::make_unique<io::EventWriter>(std::filesystem::path(log_dir) / "train");
+    }
+    if (!trigger_) return;
+    const std::time_t now = std::time(nullptr);
+    std::tm parts{};
+    localtime_r(&now, &parts);
+    char stamp[32];
+    std::strftime(stamp, sizeof stamp, "%Y-%m-%d_%H-%M-%S", &parts);
+    const auto folder =
+        std::filesystem::path(call.at("model_dir").get<std::string>()) / "models" / stamp;
+    std::filesystem::create_directories(folder);
+    writer_ = std::make_unique<io::AsyncWriter>(
+        io::CheckpointStore(folder, {.keep_last = kKeptCheckpoints}));
+  }
+
+  void Step(std::uint64_t step, const StepSum& sum, double rate) {
+    if (!train_) return;
+    const auto now = Clock::now();
+    const auto at = static_cast<std::int64_t>(step);
+    train_->AddScalar("Loss", sum.loss, at);
+    train_->AddScalar("LearningRate", rate, at);
+    train_->AddScalar("Throughput",
+                      static_cast<double>(sum.rows) / std::max(Seconds(now - since_), 1e-9), at);
+    since_ = now;
+  }
+
+  // All workers ask alike; `state` is asked for when the trigger fires, on all of them.
+  template <typename StateOf>
+  void Checkpoint(const learn::TrainProgress& progress, StateOf state) {
+    if (!trigger_ || !trigger_->Fires(progress) || last_ == progress.iteration) return;
+    last_ = progress.iteration;
+    const TrainingState found = state();
+    if (writer_) writer_->Submit(found.Copy().ToCheckpoint());
+  }
+
+  void Close() {
+    if (train_) train_->Sync();
+    if (!writer_) return;
+    try {
+      writer_->Flush(kFlushTimeout);
+    } catch (const Error& error) {
+      Log(LogLevel::kWarning, std::string("the last checkpoint was not written: ") + error.what());
+    }
+  }
+
+ private:
+  std::shared_ptr<learn::Trigger> trigger_;
+  std::unique_ptr<io::EventWriter> train_;
+  std::unique_ptr<io::AsyncWriter> writer_;
+  std::int64_t last_ = -1;
+  Clock::time_point since_ = Clock::now();
+};
+
+class Progress {
+ public:
+  Progress(std::uint64_t epoch, std::uint64_t epochs, std::uint64_t steps)
+      : epoch_(epoch), epochs_(epochs), steps_(steps) {}
+
+  void Step(std::uint64_t step, const StepSum& sum) {
+    rows_ += sum.rows;
+    const auto now = Clock::now();
+    if (Rank() != 0 || now < next_) return;
+    pause_ = std::min<Clock::duration>(pause_ * 2, kLastPause);
+    next_ = now + pause_;
+    const double seconds = Seconds(now - begin_);
+    char line[160];
+    std::snprintf(line, sizeof line,
+                  "epoch %llu/%llu, step %llu/%llu, loss %.4g, %.0f rows/s, %.0f s left in it",
+                  static_cast<unsigned long long>(epoch_), static_cast<unsigned long long>(epochs_),
+                  static_cast<unsigned long long>(step), static_cast<unsigned long long>(steps_),
+                  sum.loss, static_cast<double>(rows_) / seconds,
+                  seconds * static_cast<double>(steps_ - step) / static_cast<double>(step));
+    Log(LogLevel::kInfo, line);
+  }
+
+ private:
+  std::uint64_t epoch_;
+  std::uint64_t epochs_;
+  std::uint64_t steps_;
+  std::uint64_t rows_ = 0;
+  Clock::time_point begin_ = Clock::now();
+  Clock::duration pause_ = kFirstSign;
+  Clock::time_point next_ = begin_ + kFirstSign;
+};
+
+// Running statistics become the mean over the workers, each weighed with its rows.
+class Buffers {
+ public:
+  explicit Buffers(torch::nn::Module& module) : buffers_(module.buffers()) {
+    for (const Tensor& buffer : buffers_) before_.push_back(buffer.detach().clone());
+  }
+
+  void Average(std::uint64_t rows) {
+    if (WorldSize() == 1 || buffers_.empty()) return;
+    const torch::NoGradGuard no_grad;
+    std::vector<std::uint64_t> counts(static_cast<std::size_t>(WorldSize()));
+    Group().AllGather(comm::AsBytes(std::span<const std::uint64_t>(&rows, 1)),
+                      comm::AsBytes(counts), DType::kInt64);
+    double total = 0.0;
+    for (const std::uint64_t count : counts) total += static_cast<double>(count);
+    const auto most = std::ranges::max_element(counts) - counts.begin();
+    std::vector<std::uint8_t> changed;
+    for (std::size_t i = 0; i < buffers_.size(); ++i)
+      changed.push_back(torch::equal(buffers_[i], before_[i]) ? 0 : 1);
+    Group().AllReduce(comm::AsBytes(changed), DType::kUInt8, comm::ReduceOp::kMax);
+    for (std::size_t i = 0; i < buffers_.size(); ++i) {
+      if (total == 0.0 || changed[i] == 0) continue;
+      Tensor whole = buffers_[i].contiguous().clone();
+      const std::span<std::byte> bytes{static_cast<std::byte*>(whole.data_ptr()), whole.nbytes()};
+      if (buffers_[i].is_floating_point()) {
+        if (rows == 0) {
+          whole.zero_();
+        } else {
+          whole.mul_(static_cast<double>(rows) / total);
+        }
+        Group().AllReduce(bytes, DTypeOf(whole));
+      } else {
+        Group().Broadcast(bytes, DTypeOf(whole), static_cast<int>(most));
+      }
+      buffers_[i].copy_(whole);
+    }
+  }
+
+ private:
+  std::vector<Tensor> buffers_;
+  std::vector<Tensor> before_;
+};
+
+class Training {
+ public:
+  Training(Model model, torch::optim::Optimizer& optimizer, decltype(EstimatorOptions::loss) loss,
+           std::shared_ptr<learn::Schedule> schedule, std::shared_ptr<learn::Trigger> trigger,
+           const Json& call, TrainingState state)
+      : model_(std::move(model)),
+        optimizer_(optimizer),
+        loss_(loss),
+        schedule_(std::move(schedule)),
+        call_(call),
+        state_(std::move(state)),
+        weights_(model_.module(), optimizer, state_.optimizer),
+        records_(call, std::move(trigger)),
+        first_step_(state_.step) {
+    base_rate_.rate = optimizer.param_groups().at(0).options().get_lr();
+    if (schedule_ && !state_.schedule.empty()) schedule_->Restore(state_.schedule);
+    policy_.kind =
+        call.at("sums_loss").get<bool>() ? learn::LossKind::kSum : learn::LossKind::kMean;
+    policy_.goes_on = [this](const StepSum& sum) { return GoesOn(sum); };
+    if (!call.at("clip_norm").is_null()) policy_.clip_norm = call.at("clip_norm").get<double>();
+    if (!call.at("clip_value").is_null())
+      policy_.clip_value = call.at("clip_value").get<std::pair<double, double>>();
+  }
+
+  Json Fit(const data::ArrayStore& rows, const data::ArrayStore* validation) {
+    const auto epochs = call_.at("epochs").get<std::uint64_t>();
+    Announce(rows);
+    Json stats = Json::array();
+    for (std::uint64_t i = 0; i < epochs || max_steps() > 0; ++i) {
+      const std::uint64_t before = state_.step;
+      stats.push_back(Epoch(rows, epochs));
+      if (validation != nullptr)
+        stats.back()["validation"] = Score(model_, loss_, call_, *validation);
+      records_.Checkpoint(At(state_.epoch + 2, last_loss_),
+                          [&] { return State(state_.epoch + 1); });
+      ++state_.epoch;
+      if (IsOver() || state_.step == before) break;
+    }
+    return stats;
+  }
+
+  TrainingState State(std::uint64_t epoch) {
+    TrainingState state = state_;
+    state.epoch = epoch;
+    state.model = TensorsOf(model_.module());
+    state.optimizer = weights_.State();
+    if (schedule_) state.schedule = schedule_->State();
+    return state;
+  }
+  TrainingState State() { return State(state_.epoch); }
+  void Close() { records_.Close(); }
+
+ private:
+  std::uint64_t max_steps() const { return call_.at("max_steps").get<std::uint64_t>(); }
+  bool IsOver() const { return max_steps() > 0 && state_.step - first_step_ >= max_steps(); }
+  learn::TrainProgress At(std::uint64_t epoch, double loss) const {
+    return {.epoch = static_cast<std::int64_t>(epoch),
+            .iteration = static_cast<std::int64_t>(state_.step),
+            .loss = loss};
+  }
+
+  Json Epoch(const data::ArrayStore& rows, std::uint64_t epochs) {
+    model_.module().train();
+    Buffers buffers(model_.module());
+    const auto loader = rows.Batches({.batch_size = call_.at("batch_size").get<std::uint64_t>(),
+                                      .shuffle = call_.at("shuffle").get<bool>(),
+                                      .seed = call_.at("seed").get<std::uint64_t>(),
+                                      .epoch = state_.epoch,
+                                      .rank = Rank(),
+                                      .world_size = WorldSize()});
+    Progress progress(state_.epoch + 1, state_.epoch + epochs - epochs_done_, loader->steps());
+    double loss_sum = 0.0;
+    std::uint64_t rows_sum = 0;
+    std::uint64_t mine = 0;
+    std::uint64_t steps = 0;
+    std::uint64_t skipped = 0;
+    while (const auto batch = loader->Next()) {
+      Sample sample;
+      if (batch->rows > 0) sample = ToSample(batch, rows.columns());
+      SetRate();
+      went_on_ = false;
+      const StepSum sum =
+          weights_.Step(Backward(sample), policy_, [&] { return Backward(sample); });
+      ++state_.step;
+      ++steps;
+      mine += sample.rows;
+      if (went_on_) {
+        loss_sum += sum.loss * static_cast<double>(sum.rows);
+        rows_sum += sum.rows;
+        last_loss_ = sum.loss;
+      } else {
+        ++skipped;
+      }
+      records_.Step(state_.step, sum, optimizer_.param_groups()[0].options().get_lr());
+      records_.Checkpoint(At(state_.epoch + 1, sum.loss), [&] { return State(); });
+      if (Rank() == 0) Report(state_.step, {{"loss", sum.loss}});
+      progress.Step(steps, sum);
+      if (IsOver()) break;
+    }
+    ++epochs_done_;
+    buffers.Average(mine);
+    return {{"epoch", state_.epoch + 1},
+            {"rows", mine},
+            {"steps", steps},
+            {"train_loss", rows_sum == 0 ? kUnknown : loss_sum / static_cast<double>(rows_sum)},
+            {"last_loss", last_loss_},
+            {"skipped", skipped}};
+  }
+
+  StepPart Backward(const Sample& sample) {
+    if (sample.rows == 0) return {};
+    model_.module().zero_grad();
+    const Tensor output = model_.Forward(sample.features);
+    const Loss found = loss_(output, sample.target);
+    if (found.value.numel() != 1)
+      throw Error(Code::kInvalidArgument,
+                  "the loss has " + std::to_string(found.value.numel()) +
+                      " elements; return their mean (or sum, with sums_loss)");
+    found.value.backward();
+    return {.weight = found.weight.value_or(static_cast<double>(sample.rows)),
+            .loss = found.value.item<double>(),
+            .rows = sample.rows};
+  }
+
+  void SetRate() {
+    if (!schedule_) return;
+    const double rate =
+        schedule_->Rate(base_rate_, {.iteration = static_cast<std::int64_t>(state_.step),
+                                     .epoch = static_cast<std::int64_t>(state_.epoch + 1),
+                                     .loss = last_loss_});
+    for (auto& group : optimizer_.param_groups()) group.options().set_lr(rate);
+  }
+
+  bool GoesOn(const StepSum& sum) {
+    went_on_ = true;
+    const auto on_nan = static_cast<OnNan>(call_.at("on_nan").get<int>());
+    if ((sum.bad_loss < 0 && sum.bad_gradient < 0) || on_nan == OnNan::kIgnore) return true;
+    if (on_nan == OnNan::kSkip) return went_on_ = false;
+    const bool is_loss = sum.bad_loss >= 0;
+    const std::string what =
+        is_loss ? "loss is"
+                : "gradient of '" + weights_.names().at(static_cast<std::size_t>(sum.bad_tensor)) +
+                      "' is";
+    throw Error(Code::kFailedPrecondition,
+                "rank " + std::to_string(is_loss ? sum.bad_loss : sum.bad_gradient) + ", step " +
+                    std::to_string(state_.step) + ": the " + what +
+                    " not finite; lower the learning rate, clip gradients, look at that batch, or "
+                    "set on_nan to kSkip");
+  }
+
+  void Announce(const data::ArrayStore& rows) const {
+    if (Rank() != 0) return;
+    const auto batch = call_.at("batch_size").get<std::uint64_t>();
+    Log(LogLevel::kInfo, "training on " + std::to_string(WorldSize()) + " workers x " +
+                             std::to_string(Threads()) + " threads, " + weights_.way() + "; " +
+                             std::to_string(rows.rows()) + " rows, " +
+                             std::to_string((rows.rows() + batch - 1) / batch) + " steps an epoch");
+  }
+
+  Model model_;
+  torch::optim::Optimizer& optimizer_;
+  decltype(EstimatorOptions::loss) loss_;
+  std::shared_ptr<learn::Schedule> schedule_;
+  const Json& call_;
+  TrainingState state_;
+  TrainedWeights weights_;
+  Records records_;
+  StepPolicy policy_;
+  learn::BaseRate base_rate_;
+  std::uint64_t first_step_;
+  std::uint64_t epochs_done_ = 0;
+  double last_loss_ = kUnknown;
+  bool went_on_ = false;
+};
+
+Json ReadCall(const std::vector<std::uint8_t>& call) { return Json::from_msgpack(call); }
+
+}  // namespace
+
+SharedShard FitTask(decltype(EstimatorOptions::model) model,
+                    decltype(EstimatorOptions::optimizer) optimizer,
+                    decltype(EstimatorOptions::loss) loss,
+                    decltype(EstimatorOptions::schedule) schedule,
+                    decltype(FitOptions::checkpoint_trigger) trigger,
+                    std::vector<std::uint8_t> words, SharedShard state,
+                    std::vector<SharedShard> rows, std::vector<SharedShard> validation) {
+  BeginTask();
+  const Json call = ReadCall(words);
+  TrainingState before = TrainingState::FromBundle(Bundle::Open(state));
+  Model made = MakeModel(model, before.model);
+  const auto own_optimizer = optimizer(made.module());
+  torch::manual_seed(call.at("seed").get<std::uint64_t>() + 1 + static_cast<std::uint64_t>(Rank()));
+  Training training(std::move(made), *own_optimizer, loss, schedule ? schedule() : nullptr,
+                    trigger ? trigger() : nullptr, call, std::move(before));
+  const auto store = StoreOf(rows);
+  const auto checked = validation.empty() ? nullptr : StoreOf(validation);
+  Bundle result;
+  Json stats = training.Fit(*store, checked.get());
+  const TrainingState after = training.State();
+  if (Rank() == 0) result = after.ToBundle();
+  result.head = {{"stats", stats}, {"state", result.head}};
+  const SharedShard shard = result.Put(Shards());
+  training.Close();
+  return shard;
+}
+
+SharedShard EvaluateTask(decltype(EstimatorOptions::model) model,
+                         decltype(EstimatorOptions::loss) loss, std::vector<std::uint8_t> words,
+                         SharedShard state, std::vector<SharedShard> rows) {
+  BeginTask();
+  const Model made = MakeModelToUse(model, TrainingState::FromBundle(Bundle::Open(state)));
+  return Bundle{.head = Score(made, loss, ReadCall(words), *StoreOf(rows)), .tensors = {}}.Put(
+      Shards());
+}
+
+SharedShard PredictTask(decltype(EstimatorOptions::model) model, std::vector<std::uint8_t> words,
+                        SharedShard state, std::vector<SharedShard> rows) {
+  BeginTask();
+  const torch::NoGradGuard no_grad;
+  const Model made = MakeModelToUse(model, TrainingState::FromBundle(Bundle::Open(state)));
+  const auto store = StoreOf(rows);
+  const auto batch_size = ReadCall(words).at("score_batch").get<std::uint64_t>();
+  // Whole runs of rows, so that the parts only have to be put behind each other.
+  const auto world = static_cast<std::uint64_t>(WorldSize());
+  const auto rank = static_cast<std::uint64_t>(Rank());
+  const std::uint64_t begin = rank * store->rows() / world;
+  const std::uint64_t end = (rank + 1) * store->rows() / world;
+  std::vector<Tensor> parts;
+  const auto loader = store->Batches({.batch_size = batch_size, .shuffle = false, .start = begin});
+  for (std::uint64_t at = begin; at < end;) {
+    const auto batch = loader->Next();
+    Sample sample = ToSample(batch, store->columns());
+    const auto wanted = static_cast<std::int64_t>(std::min(batch->rows, end - at));
+    for (Tensor& feature : sample.features) feature = feature.narrow(0, 0, wanted);
+    parts.push_back(made.Forward(sample.features).detach());
+    at += batch->rows;
+  }
+  Bundle result;
+  if (!parts.empty()) result.tensors.push_back(torch::cat(parts));
+  return result.Put(Shards());
+}
+
+}  // namespace orca::nn

@@ -1,0 +1,421 @@
+#include "nn/trained_weights.h"
+
+#include <torch/serialize.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <set>
+#include <sstream>
+#include <tuple>
+
+#include "nn/tensors.h"
+#include "orca/core/error.h"
+#include "orca/runtime/program.h"
+
+namespace orca::nn {
+namespace {
+
+using learn::FlatLayout;
+using learn::StepPart;
+using learn::StepSum;
+using torch::Tensor;
+
+// The group of the task that runs now, which outlives what a task makes.
+std::shared_ptr<comm::Communicator> TaskGroup() { return {std::shared_ptr<void>(), &Group()}; }
+
+Tensor ToArchive(const torch::optim::Optimizer& optimizer) {
+  std::ostringstream stream;
+  torch::serialize::OutputArchive archive;
+  optimizer.save(archive);
+  archive.save_to(stream);
+  const std::string bytes = stream.str();
+  Tensor tensor = torch::empty({static_cast<std::int64_t>(bytes.size())}, torch::kUInt8);
+  std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
+  return tensor;
+}
+
+void FromArchive(torch::optim::Optimizer& optimizer, const Tensor& bytes) {
+  torch::serialize::InputArchive archive;
+  archive.load_from(static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes());
+  optimizer.load(archive);
+}
+
+}  // namespace
+
+TrainedWeights::TrainedWeights(torch::nn::Module& module, torch::optim::Optimizer& optimizer,
+                               const OptimizerState& state)
+    : optimizer_(optimizer), codec_(OptimizerCodec::Of(optimizer)), group_(TaskGroup()) {
+  std::map<const void*, std::string> names;
+  for (const auto& item : module.named_parameters())
+    names.emplace(item.value().unsafeGetTensorImpl(), item.key());
+  std::vector<learn::FlatTensor> tensors;
+  bool all_trained = true;
+  auto& groups = optimizer.param_groups();
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    for (const Tensor& parameter : groups[g].params()) {
+      const auto found = names.find(parameter.unsafeGetTensorImpl());
+      if (found == names.end())
+        throw Error(Code::kInvalidArgument,
+                    "the optimizer has a tensor that is no parameter of the model; make it of "
+                    "model.parameters()");
+      all_trained = all_trained && parameter.requires_grad();
+      parameters_.push_back(parameter);
+      names_.push_back(found->second);
+      group_of_.push_back(static_cast<int>(g));
+      tensors.push_back({.name = found->second,
+                         .dtype = DTypeOf(parameter),
+                         .count = static_cast<std::uint64_t>(parameter.numel()),
+                         .group = static_cast<int>(g)});
+    }
+  }
+  if (parameters_.empty())
+    throw Error(Code::kInvalidArgument,
+                "the optimizer has no parameters; there is nothing to train");
+  layout_.emplace(std::move(tensors));
+  TakeOver(state);
+  const bool one_machine = LocalWorldSize() == WorldSize();
+  const bool shares = codec_ != nullptr && all_trained && one_machine;
+  way_ = shares              ? "shared weights (the optimizer works element by element)"
+         : !one_machine      ? "a copy a worker (several machines)"
+         : codec_ == nullptr ? "a copy a worker (the optimizer may look at whole parameters)"
+                             : "a copy a worker (the optimizer has frozen parameters)";
+  const std::size_t bytes = learn::GradientExchange::BlockSize(*layout_, shares ? WorldSize() : 1);
+  if (shares) gradients_ = NewBlock(bytes);
+  if (!shares) own_gradients_.resize(bytes + 64);
+  std::span<std::byte> block;
+  if (shares) {
+    block = gradients_->bytes();
+  } else {
+    void* at = own_gradients_.data();
+    std::size_t space = own_gradients_.size();
+    block = {static_cast<std::byte*>(std::align(64, bytes, at, space)), bytes};
+  }
+  exchange_ = std::make_unique<learn::GradientExchange>(group_, *layout_, block, shares);
+  if (shares) Share();
+}
+
+TrainedWeights::~TrainedWeights() = default;
+
+// --- the step
+
+StepSum TrainedWeights::Step(const StepPart& part, const StepPolicy& policy,
+                             const std::function<StepPart()>& again) {
+  if (part.weight != 0.0) Collect();
+  const StepSum sum = exchange_->Meet(part, policy.kind);
+  if (sum.weight == 0.0 || !policy.goes_on(sum)) {
+    exchange_->Leave();
+  } else if (Shares()) {
+    const bool all_used = std::ranges::all_of(sum.used, [](bool used) { return used; });
+    if (!all_used || has_idle_) Follow(sum.used);
+    exchange_->ReduceShare(runs_);
+    std::vector<Tensor> gradients;
+    for (const Slice& slice : slices_)
+      if (slice.flat.grad().defined()) gradients.push_back(slice.gradient);
+    Clip(policy, gradients);
+    optimizer_.step();
+    if (is_new_) AdoptMoments();
+    exchange_->Leave();
+  } else {
+    SpreadGradients(sum);
+    if (dynamic_cast<torch::optim::LBFGS*>(&optimizer_) != nullptr) {
+      bool first = true;
+      optimizer_.step([&] {
+        StepSum joined = sum;
+        if (!std::exchange(first, false)) {
+          const StepPart mine = again();
+          if (mine.weight != 0.0) Collect();
+          joined = exchange_->Meet(mine, policy.kind);
+          SpreadGradients(joined);
+        }
+        return torch::scalar_tensor(joined.loss, parameters_[0].options());
+      });
+    } else {
+      std::vector<Tensor> gradients;
+      for (const Tensor& parameter : parameters_)
+        if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+      Clip(policy, gradients);
+      optimizer_.step();
+    }
+  }
+  for (Tensor& parameter : parameters_) parameter.mutable_grad() = Tensor();
+  return sum;
+}
+
+void TrainedWeights::Collect() {
+  std::vector<const void*> places;
+  for (Tensor& parameter : parameters_) {
+    Tensor& gradient = parameter.mutable_grad();
+    if (gradient.defined()) {
+      if (gradient.is_sparse()) gradient = gradient.to_dense();
+      if (!gradient.is_contiguous()) gradient = gradient.contiguous();
+    }
+    places.push_back(gradient.defined() ? gradient.const_data_ptr() : nullptr);
+  }
+  exchange_->Collect(places);
+}
+
+// The joined gradients become those of this worker's parameters.
+void TrainedWeights::SpreadGradients(const StepSum& sum) {
+  exchange_->ReduceAll();
+  std::vector<void*> places;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    Tensor& gradient = parameters_[i].mutable_grad();
+    if (!sum.used[i]) gradient = Tensor();
+    if (sum.used[i] && !gradient.defined()) gradient = torch::empty_like(parameters_[i].detach());
+    places.push_back(gradient.defined() ? gradient.data_ptr() : nullptr);
+  }
+  exchange_->Spread(places);
+  exchange_->Leave();
+}
+
+void TrainedWeights::Clip(const StepPolicy& policy, std::vector<Tensor> gradients) const {
+  if (policy.clip_value)
+    for (Tensor& gradient : gradients)
+      gradient.clamp_(policy.clip_value->first, policy.clip_value->second);
+  if (!policy.clip_norm) return;
+  double squares = 0.0;
+  for (const Tensor& gradient : gradients)
+    squares += gradient.to(torch::kFloat64).pow(2).sum().item<double>();
+  if (Shares()) group_->AllReduce(comm::AsBytes(std::span(&squares, 1)), DType::kFloat64);
+  const double norm = std::sqrt(squares);
+  if (norm > *policy.clip_norm)
+    for (Tensor& gradient : gradients) gradient.mul_(*policy.clip_norm / (norm + 1e-6));
+}
+
+// --- state
+
+// What a checkpoint knows goes into the optimizer, as if it had learned it here.
+void TrainedWeights::TakeOver(const OptimizerState& state) {
+  if (state.archive.defined() && codec_ == nullptr) FromArchive(optimizer_, state.archive);
+  if (state.groups.empty() || codec_ == nullptr || state.archive.defined()) return;
+  auto& groups = optimizer_.param_groups();
+  std::size_t count = 0;
+  for (const auto& group : state.groups) count += group.parameters.size();
+  if (state.groups.size() != groups.size() || count != parameters_.size())
+    throw Error(Code::kInvalidArgument,
+                "the optimizer's state is of " + std::to_string(count) + " parameters in " +
+                    std::to_string(state.groups.size()) + " groups, the optimizer has " +
+                    std::to_string(parameters_.size()) + " in " + std::to_string(groups.size()) +
+                    "; load it into the optimizer that it came from");
+  std::size_t place = 0;
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    codec_->Apply(state.groups[g].settings, groups[g].options());
+    for (const std::size_t number : state.groups[g].parameters) {
+      const Tensor& parameter = parameters_.at(place++);
+      Moments moments = state.moments.at(number);
+      if (moments.empty()) continue;
+      for (auto& [key, tensor] : moments) {
+        if (!IsCounter(key) && tensor.sizes() != parameter.sizes())
+          throw Error(Code::kInvalidArgument, "the optimizer's '" + key + "' of '" +
+                                                  names_[place - 1] +
+                                                  "' has another shape than the parameter");
+        tensor = tensor.clone();
+      }
+      optimizer_.state()[parameter.unsafeGetTensorImpl()] = codec_->Import(moments);
+    }
+  }
+}
+
+OptimizerState TrainedWeights::State() {
+  if (Shares()) GatherCounters();
+  OptimizerState state;
+  state.moments.resize(parameters_.size());
+  std::size_t number = 0;
+  for (std::size_t g = 0; g < optimizer_.param_groups().size(); ++g) {
+    auto& group = state.groups.emplace_back();
+    group.settings = codec_ == nullptr ? Json::object()
+                                       : codec_->Settings(optimizer_.param_groups()[g].options());
+    for (; number < parameters_.size() && group_of_[number] == static_cast<int>(g); ++number)
+      group.parameters.push_back(number);
+  }
+  if (codec_ == nullptr) state.archive = ToArchive(optimizer_);
+  for (std::size_t i = 0; codec_ != nullptr && i < parameters_.size(); ++i) {
+    if (Shares()) {
+      state.moments[i] = counters_[i];
+      for (const std::string& key : keys_[i]) state.moments[i][key] = Whole(banks_.at(key), i);
+    } else if (const auto* const found = StateOf(parameters_[i])) {
+      state.moments[i] = codec_->Export(*found);
+    }
+  }
+  return state;
+}
+
+torch::optim::OptimizerParamState* TrainedWeights::StateOf(const Tensor& parameter) const {
+  const auto found = optimizer_.state().find(parameter.unsafeGetTensorImpl());
+  return found == optimizer_.state().end() ? nullptr : found->second.get();
+}
+
+// --- shared weights
+
+std::shared_ptr<data::SharedBlock> TrainedWeights::NewBlock(std::size_t bytes) {
+  std::shared_ptr<data::SharedBlock> block;
+  std::uint64_t id = 0;
+  if (Rank() == 0) {
+    block = data::SharedBlock::Create(Shards(), bytes);
+    id = block->hold()->id();
+  }
+  group_->Broadcast(comm::AsBytes(std::span(&id, 1)), DType::kUInt8, 0);
+  if (!block) block = data::SharedBlock::Open(data::ShardHold::Take(Shards(), id));
+  group_->Barrier();  // Until then only rank 0 keeps it.
+  return block;
+}
+
+Tensor TrainedWeights::Flat(const data::SharedBlock& block, DType dtype, FlatLayout::Range range) {
+  const std::array<std::int64_t, 1> shape{static_cast<std::int64_t>(range.size() / SizeOf(dtype))};
+  return View(block.bytes().subspan(range.begin, range.size()), io::ToTensorType(dtype), shape,
+              block.shared_from_this());
+}
+
+Tensor TrainedWeights::Whole(const std::shared_ptr<data::SharedBlock>& block,
+                             std::size_t parameter) const {
+  return View(block->bytes().subspan(layout_->offset(parameter), layout_->bytes(parameter)),
+              io::ToTensorType(layout_->tensors()[parameter].dtype), parameters_[parameter].sizes(),
+              block);
+}
+
+// The parameters become views of one block; what the optimizer knows of them moves into others.
+void TrainedWeights::Share() {
+  const torch::NoGradGuard no_grad;
+  weights_ = NewBlock(layout_->size());
+  counters_.resize(parameters_.size());
+  keys_.resize(parameters_.size());
+  std::set<std::string> all_keys;
+  std::vector<Moments> before(parameters_.size());
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (const auto* const state = StateOf(parameters_[i])) before[i] = codec_->Export(*state);
+    for (const auto& [key, tensor] : before[i]) {
+      if (IsCounter(key)) {
+        counters_[i].emplace(key, tensor);
+      } else {
+        keys_[i].push_back(key);
+        all_keys.insert(key);
+      }
+    }
+  }
+  for (const std::string& key : all_keys) banks_.emplace(key, NewBlock(layout_->size()));
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const Tensor view = Whole(weights_, i);
+    if (Rank() == 0) {
+      view.copy_(parameters_[i]);
+      for (const std::string& key : keys_[i]) Whole(banks_.at(key), i).copy_(before[i].at(key));
+    }
+    parameters_[i].set_data(view);
+  }
+  group_->Barrier();
+  std::map<std::pair<std::vector<std::string>, double>, int> known;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const auto step = counters_[i].find("step");
+    const double count = step == counters_[i].end() ? -1.0 : step->second.item<double>();
+    kinds_.push_back(
+        known.try_emplace({keys_[i], count}, static_cast<int>(known.size())).first->second);
+  }
+  Cut();
+}
+
+// Gives the optimizer its slices of the shared weights, with what it knows of them.
+void TrainedWeights::Cut() {
+  runs_ = layout_->Runs(kinds_);
+  auto& groups = optimizer_.param_groups();
+  for (auto& group : groups) group.params().clear();
+  optimizer_.state().clear();
+  slices_.clear();
+  for (const FlatLayout::Run& run : runs_) {
+    if (run.range.size() == 0) continue;
+    const FlatLayout::Range mine = FlatLayout::Share(run.range, Rank(), WorldSize());
+    Slice slice{
+        .group = run.group,
+        .flat = Flat(*weights_, run.dtype, mine),
+        .gradient = View(
+            exchange_->bank().subspan(mine.begin, mine.size()), io::ToTensorType(run.dtype),
+            std::array{static_cast<std::int64_t>(mine.size() / SizeOf(run.dtype))}, gradients_),
+        .members = {}};
+    for (std::size_t i = 0; i < parameters_.size(); ++i)
+      if (layout_->offset(i) >= run.range.begin && layout_->offset(i) < run.range.end &&
+          kinds_[i] == run.kind && group_of_[i] == run.group)
+        slice.members.push_back(i);
+    slice.flat.mutable_grad() = slice.gradient;
+    groups[static_cast<std::size_t>(run.group)].params().push_back(slice.flat);
+    const std::size_t first = slice.members.at(0);
+    Moments moments = counters_[first];
+    for (const std::string& key : keys_[first])
+      moments[key] = Flat(*banks_.at(key), run.dtype, mine);
+    if (!moments.empty())
+      optimizer_.state()[slice.flat.unsafeGetTensorImpl()] = codec_->Import(moments);
+    slices_.push_back(std::move(slice));
+  }
+  has_idle_ = false;
+  is_new_ = std::ranges::any_of(
+      slices_, [this](const Slice& slice) { return StateOf(slice.flat) == nullptr; });
+}
+
+// A parameter that no worker has a gradient of is left alone in this step.
+void TrainedWeights::Follow(const std::vector<bool>& used) {
+  const bool is_mixed = std::ranges::any_of(slices_, [&](const Slice& slice) {
+    return std::ranges::any_of(slice.members,
+                               [&](std::size_t i) { return used[i] != used[slice.members[0]]; });
+  });
+  if (is_mixed) {
+    GatherCounters();
+    std::map<std::pair<int, bool>, int> known;
+    for (std::size_t i = 0; i < kinds_.size(); ++i)
+      kinds_[i] =
+          known.try_emplace({kinds_[i], used[i]}, static_cast<int>(known.size())).first->second;
+    Cut();
+  }
+  for (Slice& slice : slices_)
+    slice.flat.mutable_grad() = used[slice.members[0]] ? slice.gradient : Tensor();
+  has_idle_ = !std::ranges::all_of(used, [](bool is_used) { return is_used; });
+}
+
+// Moves what the optimizer has made in its first step into shared memory.
+void TrainedWeights::AdoptMoments() {
+  is_new_ = false;
+  for (Slice& slice : slices_) {
+    const auto* const state = StateOf(slice.flat);
+    if (state == nullptr) {
+      is_new_ = true;
+      continue;
+    }
+    Moments moments = codec_->Export(*state);
+    const std::size_t first = slice.members.at(0);
+    const DType dtype = layout_->tensors()[first].dtype;
+    const std::span<std::byte> memory = weights_->bytes();
+    const auto* const at = static_cast<const std::byte*>(slice.flat.const_data_ptr());
+    const std::size_t begin =
+        slice.flat.numel() == 0 ? 0 : static_cast<std::size_t>(at - memory.data());
+    bool moved = false;
+    for (auto& [key, tensor] : moments) {
+      if (IsCounter(key)) continue;
+      if (!banks_.contains(key)) banks_.emplace(key, NewBlock(layout_->size()));
+      const Tensor view = Flat(*banks_.at(key), dtype, {begin, begin + slice.flat.nbytes()});
+      if (view.const_data_ptr() == tensor.const_data_ptr()) continue;
+      view.copy_(tensor);
+      tensor = view;
+      moved = true;
+    }
+    if (moved) optimizer_.state()[slice.flat.unsafeGetTensorImpl()] = codec_->Import(moments);
+  }
+}
+
+// Notes what the optimizer knows of each slice for its parameters.
+void TrainedWeights::GatherCounters() {
+  for (const Slice& slice : slices_) {
+    const auto* const state = StateOf(slice.flat);
+    if (state == nullptr) continue;
+    const Moments moments = codec_->Export(*state);
+    for (const std::size_t i : slice.members) {
+      counters_[i].clear();
+      keys_[i].clear();
+      for (const auto& [key, tensor] : moments) {
+        if (IsCounter(key)) {
+          counters_[i].emplace(key, tensor);
+        } else {
+          keys_[i].push_back(key);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace orca::nn
