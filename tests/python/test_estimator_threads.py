@@ -22,6 +22,7 @@ from orca.errors import FailedPreconditionError, InvalidArgumentError, WorkerFai
 from orca.learn.pytorch import Estimator
 from orca.learn.pytorch.callbacks import Callback
 from orca.learn.pytorch.training_operator import TrainingOperator
+from processes import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -111,8 +112,7 @@ def test_a_signal_handler_cannot_train_what_is_training(tmp_path: Path) -> None:
     class Waits(Callback):
         def before_train_epoch(self, runner: Any) -> None:
             started.touch()
-            while not released.exists():
-                pass
+            wait_until(released.exists, 60, "the handler has returned")
 
     found: list[Exception] = []
 
@@ -124,8 +124,7 @@ def test_a_signal_handler_cannot_train_what_is_training(tmp_path: Path) -> None:
         released.touch()
 
     def send() -> None:
-        while not started.exists():
-            pass
+        wait_until(started.exists, 60, "training has begun")
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, handler)
@@ -175,8 +174,7 @@ def test_a_context_that_ends_during_a_fit_is_an_error(tmp_path: Path) -> None:
 
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         fit = pool.submit(est.fit, data, epochs=10**9, batch_size=8, callbacks=[Endless()])
-        while not started.exists():
-            assert not fit.done()
+        wait_until(started.exists, 60, "training has begun")
         orca.stop_orca_context()
         with pytest.raises(RuntimeError):
             fit.result(timeout=60)
