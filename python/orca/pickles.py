@@ -137,7 +137,7 @@ def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, (set, frozenset)):
         for inner in value:
             yield f"{path}'s element", inner
-    else:
+    elif not isinstance(type(value).__reduce__, types.FunctionType):  # Else it decides itself.
         for name, inner in dict(getattr(value, "__dict__", {})).items():
             yield f"{path}.{name}", inner
 

@@ -251,7 +251,8 @@ class _Worker:
             frames = frames.tb_next
         text = "".join(traceback.format_exception(type(error), error, frames))
         try:
-            message = "it was cancelled" if cancelled else str(error)
+            notes = getattr(error, "__notes__", ())
+            message = "it was cancelled" if cancelled else "; ".join([str(error), *notes])
         except Exception:
             message = "(its text cannot be had)"
         try:

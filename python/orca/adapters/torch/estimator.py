@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import dataclasses
+import difflib
 import functools
 import itertools
+import logging
 import os
+import threading
 import uuid
 import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,16 +40,17 @@ from orca.learn.trigger import Trigger
 from orca.learn.validation_methods import Loss, ValidationMethod
 from orca.pickles import dumps
 
+_log = logging.getLogger("orca")
 _numbers = itertools.count()
 _dropped: list[str] = []  # Estimators that are gone, and that workers may still keep
 
 
 def _translated(method: Any) -> Any:
-    """Raises what the Estimator's generation raises."""
+    """Raises what the Estimator's generation raises; one thread at a time."""
 
     @functools.wraps(method)
     def wrapper(self: TorchEstimator, *args: Any, **kwargs: Any) -> Any:
-        with self._generation.errors():
+        with self._generation.errors(), self._turn(method.__name__):
             return method(self, *args, **kwargs)
 
     return wrapper
@@ -86,7 +93,7 @@ class Rules:
 class TorchEstimator:
     """Trains, evaluates and predicts with a PyTorch model on the workers of the context.
 
-    Made by ``Estimator.from_torch``. One thread at a time may use it.
+    Made by ``Estimator.from_torch``. Calls of several threads follow one another.
     """
 
     def __init__(
@@ -116,6 +123,14 @@ class TorchEstimator:
         self._clip_value: tuple[float, float] | None = None
         self._clip_norm: float | None = None
         self._summary: str | None = None
+        self._lock = threading.RLock()
+        self._is_running = False
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "an Estimator lives in the driver; on a worker use the model that its callbacks and "
+            "operators get, or send est.get_model()"
+        )
 
     # --- the user's calls
 
@@ -325,7 +340,13 @@ class TorchEstimator:
             state = state.state_dict()
         if "models" not in state:  # The state dict of a model alone.
             state = {"models": [state]}
-        for model, found in zip(self._fresh_models(), state["models"], strict=True):
+        models = self._fresh_models()
+        if len(models) != len(state["models"]):
+            raise InvalidArgumentError(
+                f"this is the state of {len(state['models'])} models, and this Estimator has "
+                f"{len(models)}; load it into the Estimator that it was saved from"
+            )
+        for model, found in zip(models, state["models"], strict=True):
             _check_fits(model, found)
         self._state = pack(unpack({"epoch": 0, "optimizers": [], "schedulers": []} | state))
         self._epochs_done = int(state.get("epoch", 0))
@@ -444,7 +465,30 @@ class TorchEstimator:
 
     # --- inside
 
+    @contextlib.contextmanager
+    def _turn(self, call: str) -> Iterator[None]:
+        """Waits until no other thread uses this Estimator."""
+        if not self._lock.acquire(blocking=False):
+            _log.info("%s waits: another thread uses this Estimator", call)
+            self._lock.acquire()
+        try:
+            yield
+        finally:
+            self._lock.release()
+
     def _run(self, task: Any, *arguments: Any, seed: int | None = None) -> list[Any]:
+        if self._is_running:
+            raise FailedPreconditionError(
+                f"{task.__name__} was called while this Estimator is at work in the same thread, as "
+                "from a signal handler; call it when that has returned"
+            )
+        self._is_running = True
+        try:
+            return self._run_on_workers(task, *arguments, seed=seed)
+        finally:
+            self._is_running = False
+
+    def _run_on_workers(self, task: Any, *arguments: Any, seed: int | None) -> list[Any]:
         context = current_context()
         workers = self.num_workers
         if self._context is not context:
@@ -468,9 +512,15 @@ class TorchEstimator:
                 has_state=has_state or self._state is None,
                 seed=seed,
             )
-            results = running.run(task, (call, *arguments), workers=workers)
+            try:
+                results = running.run(task, (call, *arguments), workers=workers)
+            except InvalidArgumentError:
+                _name_unsendable(arguments)
+                raise
             if results[0] != loop.SESSION_LOST:
-                del _dropped[: len(forget)]
+                for gone in forget:
+                    with contextlib.suppress(ValueError):  # Another thread's call has said so, too.
+                        _dropped.remove(gone)
                 if task in (loop.fit, loop.update_schedulers):
                     self._version = next_version
                 return results
@@ -521,25 +571,46 @@ class TorchEstimator:
             return LoaderSource(data, is_creator=True)
         is_frame = hasattr(data, "iloc")
         store, has = _store_of(data, features, labels, has_target)
-        return ArraySource(store, has, is_frame and self._rules.frames_as_float32)
+        columns = (*_names(features), *_names(labels if has else None)) if is_frame else ()
+        return ArraySource(store, has, is_frame and self._rules.frames_as_float32, columns)
+
+
+def _name_unsendable(arguments: tuple[Any, ...]) -> None:
+    """Raises again what cannot be sent, by the names that the user knows."""
+    for options in arguments:
+        if dataclasses.is_dataclass(options):
+            given = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
+            if isinstance(given.get("source"), LoaderSource):
+                given = {"data": given["source"].loader} | given
+            dumps(tuple(given.values()), tuple(given))
 
 
 def _check_fits(model: nn.Module, state: dict[str, Any]) -> None:
     """Names the first tensor that a model and a state dict do not share."""
     own = model.state_dict()
+    cure = "load it into the model that it was saved from"
+    extra = next((name for name in state if name not in own), None)
     for name, tensor in own.items():
         if name not in state:
+            there = "nothing else" if extra is None else f"{extra!r} {_size(state[extra])}"
             raise InvalidArgumentError(
-                f"this is the state of another model: it has no {name!r}; load it into the model that "
-                "it was saved from"
+                f"this is the state of another model: {name!r} {_size(tensor)} is here and not there, "
+                f"{there} is there and not here; {cure}"
             )
         if tuple(state[name].shape) != tuple(tensor.shape):
             raise InvalidArgumentError(
-                f"this is the state of another model: {name!r} is {tuple(state[name].shape)} there and "
-                f"{tuple(tensor.shape)} here"
+                f"this is the state of another model: {name!r} is {_size(state[name])} there and "
+                f"{_size(tensor)} here; {cure}"
             )
-    if extra := [name for name in state if name not in own]:
-        raise InvalidArgumentError(f"this is the state of another model: it has {extra[0]!r}")
+    if extra is not None:
+        raise InvalidArgumentError(
+            f"this is the state of another model: {extra!r} {_size(state[extra])} is there and not "
+            f"here; {cure}"
+        )
+
+
+def _size(value: Any) -> str:
+    return str(tuple(value.shape)) if hasattr(value, "shape") else type(value).__name__
 
 
 def _is_creator(data: Any) -> bool:
@@ -588,11 +659,14 @@ def _columns(frame: Any, features: Any, labels: Any, wants_target: bool) -> dict
             raise InvalidArgumentError(f"{name} must be provided if data is a data frame")
 
     def columns(names: Any) -> Any:
-        listed = [names] if isinstance(names, str) else list(names)
+        listed = _names(names)
         for name in listed:
             if name not in frame.columns:
+                there = list(frame.columns)
+                near = difflib.get_close_matches(str(name), map(str, there), 1)
                 raise InvalidArgumentError(
-                    f"there is no column {name!r}; there is {list(frame.columns)}"
+                    f"there is no column {name!r}; there is {there}"
+                    f"{f'; did you mean {near[0]!r}?' if near else ''}"
                 )
         arrays = [_stacked(name, frame[name].to_numpy()) for name in listed]
         return arrays[0] if len(arrays) == 1 else arrays
@@ -601,16 +675,33 @@ def _columns(frame: Any, features: Any, labels: Any, wants_target: bool) -> dict
     return found | {"y": columns(labels)} if wants_target else found
 
 
+def _names(columns: Any) -> list[Any]:
+    if columns is None:
+        return []
+    return [columns] if isinstance(columns, str) else list(columns)
+
+
 def _stacked(name: str, column: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if column.dtype != object:
         return np.ascontiguousarray(column)
-    try:
-        return np.stack([np.asarray(value) for value in column])
-    except ValueError as error:
-        raise InvalidArgumentError(
-            f"column {name!r}: Elements in the same column must have the same shape, please drop, pad or "
-            "truncate the columns that do not meet this requirement."
-        ) from error
+    values = [np.asarray(value) for value in column]
+    for row, value in enumerate(values):
+        if value.shape != values[0].shape:
+            raise InvalidArgumentError(
+                f"column {name!r}: row {row} is {value.shape} and row 0 is {values[0].shape}. Elements in "
+                "the same column must have the same shape, please drop, pad or truncate the columns that "
+                "do not meet this requirement."
+            )
+        if value.dtype.kind == "O" or _is_text(value) != _is_text(values[0]):
+            raise InvalidArgumentError(
+                f"column {name!r}: row {row} is {column[row]!r} and row 0 is {column[0]!r}; convert or leave "
+                "out what is of another kind"
+            )
+    return np.stack(values)
+
+
+def _is_text(value: np.ndarray[Any, Any]) -> bool:
+    return value.dtype.kind in "US"
 
 
 def _concatenate(parts: list[Any]) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import (
     BatchSampler,
@@ -18,9 +19,11 @@ from torch.utils.data import (
 )
 
 from orca import running
+from orca.adapters.torch.suspects import note, shape_of
 from orca.data import ArrayStore
 from orca.errors import InvalidArgumentError
 from orca.objects import broadcast_object
+from orca.phases import phase
 
 Batch = tuple[Any, int]
 """What a model and a loss get, and its rows; (None, 0): nothing in this step."""
@@ -33,6 +36,7 @@ class ArraySource:
     store: ArrayStore
     has_target: bool
     as_float32: bool = False
+    columns: tuple[str, ...] = ()  # of a frame: features, then labels
 
     def open(self, batch_size: int, config: dict[str, Any], shuffle: bool) -> Feed:
         """The batches of this worker."""
@@ -68,10 +72,14 @@ class LoaderSource:
         if not self.is_creator:
             return _open_loader(self.loader, whole=True)
         return _open_loader(
-            call_creator(self.loader, config, batch_size),
+            self._create(config, batch_size),
             whole=False,
-            again=lambda: call_creator(self.loader, config, batch_size),
+            again=lambda: self._create(config, batch_size),
         )
+
+    def _create(self, config: dict[str, Any], batch_size: int) -> Any:
+        with phase("data_creator"):
+            return call_creator(self.loader, config, batch_size)
 
 
 class Feed:
@@ -80,14 +88,20 @@ class Feed:
     Attributes:
         rows: Of an epoch, over all workers; None when nobody knows.
         steps: Of an epoch, the same on all workers; None when nobody knows.
+        columns: The names of a batch's parts, where they have names.
     """
 
     rows: int | None = None
     steps: int | None = None
+    columns: tuple[str, ...] = ()
 
     def epoch(self, number: int, seed: int) -> Iterator[Batch]:
         """The batches of one epoch."""
         raise NotImplementedError
+
+    def row_numbers(self, step: int) -> list[Any] | None:
+        """The numbers of this worker's rows in a step of the last epoch; None when nobody knows."""
+        return None
 
 
 class _ArrayFeed(Feed):
@@ -95,23 +109,33 @@ class _ArrayFeed(Feed):
         self._source, self._batch_size, self._shuffle = source, batch_size, shuffle
         self.rows = len(source.store)
         self.steps = -(-self.rows // batch_size)
+        self.columns = source.columns
+        self._order: dict[str, Any] = {}
 
     def epoch(self, number: int, seed: int) -> Iterator[Batch]:
         if self.rows == 0:
             return
-        batches = self._source.store.batches(
-            self._batch_size,
-            shuffle=self._shuffle,
-            seed=seed,
-            epoch=number,
-            rank=running.rank(),
-            world_size=running.world_size(),
-            framework="torch",
-        )
+        self._order = {
+            "batch_size": self._batch_size,
+            "shuffle": self._shuffle,
+            "seed": seed,
+            "epoch": number,
+            "rank": running.rank(),
+            "world_size": running.world_size(),
+        }
+        batches = self._source.store.batches(**self._order, framework="torch")
         arrange = _arrange(self._source)
         for batch in batches:
             made = arrange(batch)
             yield made, count_rows(made)
+
+    def row_numbers(self, step: int) -> list[Any] | None:
+        # The order is the engine's: numbers in the place of rows come in the same one.
+        numbers = ArrayStore()
+        numbers.put(np.arange(len(self._source.store)))
+        batches = numbers.batches(**self._order, start=step * self._batch_size, ahead=0)
+        found: list[Any] = next(batches).tolist()
+        return found
 
 
 def _arrange(source: ArraySource) -> Callable[[dict[str, Any]], Any]:
@@ -226,6 +250,7 @@ class _LoaderFeed(Feed):
         self._loader, self._whole = loader, whole
         self._single = loader.batch_sampler is None  # batch_size=None: rows come as they are
         self._lists = _Lists()
+        self._shares: list[list[Any]] = []
         dataset: Any = loader.dataset
         self.rows = len(dataset)
         self.steps = 0  # Known when an epoch begins, and then the same on all workers.
@@ -247,7 +272,7 @@ class _LoaderFeed(Feed):
 
     def epoch(self, number: int, seed: int) -> Iterator[Batch]:
         rank, world = running.rank(), running.world_size()
-        shares = [_share(step, rank, world) for step in self._plan(number, seed)]
+        shares = self._shares = [_share(step, rank, world) for step in self._plan(number, seed)]
         self.steps = len(shares)
         mine = [share for share in shares if share]
         # One row at a time: the sampler gives numbers, not lists of them.
@@ -255,10 +280,35 @@ class _LoaderFeed(Feed):
         batches = iter(self._mine)
         for share in shares:
             if share:
-                batch = next(batches)
+                try:
+                    batch = next(batches)
+                except Exception as error:
+                    self._blame(share, error)
+                    raise
                 yield batch, 1 if self._single else len(share)
             else:
                 yield None, 0
+
+    def row_numbers(self, step: int) -> list[Any] | None:
+        return self._shares[step] if step < len(self._shares) else None
+
+    def _blame(self, share: list[Any], error: Exception) -> None:
+        """Finds the row that made a batch fail, by looking at them one by one."""
+        dataset: Any = self._mine.dataset
+        first = ""
+        for row in share:
+            try:
+                shape = shape_of(dataset[row])
+            except Exception:
+                note(error, f"rank {running.rank()} was fetching row {row} of the dataset")
+                return
+            first = first or shape
+            if shape != first:
+                raise InvalidArgumentError(
+                    f"rank {running.rank()}: row {row} of the dataset is {shape}, row "
+                    f"{share[0]} of the same batch is {first}; pad or leave out what "
+                    "differs, or give the DataLoader a collate_fn that does"
+                ) from error
 
     def _plan(self, number: int, seed: int) -> list[list[Any]]:
         """The row numbers of every step of the whole job, the same on all workers."""

@@ -162,14 +162,17 @@ def _evaluate(
     metrics = make_metrics(wanted)
     batches = itertools.islice(feed.epoch(0, 0), num_steps)
     runner.call("before_val_epoch")
+    watched = runner.suspects.watched(feed, batches)
     if session.operator_validates():
-        given = (b for b, rows in batches if rows)
+        given = (batch for _, batch, _ in watched)
         takes = len(inspect.signature(session.operator.validate).parameters)
-        own = session.operator.validate(*(given, info or {}, metrics)[:takes])
+        with runner.suspects:
+            own = session.operator.validate(*(given, info or {}, metrics)[:takes])
         rows = int(own.pop("num_samples", 0))
         sums = {name: (float(value) * rows, float(rows)) for name, value in own.items()}
     else:
-        rows, loss, weight = _score(session, batches, metrics, runner)
+        with runner.suspects:
+            rows, loss, weight = _score(session, watched, metrics, runner)
         sums = {} if session.criterion is None else {"val_loss": (loss, weight)}
     everybody = allgather_object((rows, sums, {n: m.state() for n, m in metrics.items()}))
     found: dict[str, Any] = {"num_samples": sum(each[0] for each in everybody)}
@@ -197,9 +200,7 @@ def _score(
     for model in session.models:
         model.eval()
     with torch.no_grad():
-        for index, (batch, rows) in enumerate(batches):
-            if rows == 0:
-                continue
+        for index, batch, rows in batches:
             runner.batch, runner.rows, runner.batch_idx = batch, rows, index
             runner.weight = float(rows)
             if runner:

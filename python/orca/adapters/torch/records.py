@@ -179,13 +179,14 @@ class Summary:
         )
         self._since = time.perf_counter()
 
-    def step(self, session: Any, loss: float, rows: int) -> None:
-        """The loss, the learning rate and the rows a second of one step."""
+    def step(self, session: Any, loss: float | None, rows: int) -> None:
+        """The loss if it is known, the learning rate and the rows a second of one step."""
         if self._train is None:
             return
         now = time.perf_counter()
         step = session.global_step
-        self._train.add_scalar("Loss", loss, step)
+        if loss is not None:
+            self._train.add_scalar("Loss", loss, step)
         self._train.add_scalar("LearningRate", session.optimizers[0].param_groups[0]["lr"], step)
         self._train.add_scalar("Throughput", rows / max(now - self._since, 1e-9), step)
         self._since = now

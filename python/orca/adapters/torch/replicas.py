@@ -172,7 +172,11 @@ class DrivenReplicas(Replicas):
         super().__init__(parameters, optimizers)
         self._touched: set[int] | None = None
         self.rows = 1
-        self._hooks = [
+        self.policy: Any = _Plain
+        self._hooks: list[Any] = [
+            optimizer.register_step_pre_hook(self._before_step) for optimizer in optimizers
+        ]
+        self._hooks += [
             parameter.register_post_accumulate_grad_hook(self._hook_of(index))
             for index, parameter in enumerate(self.parameters)
             if parameter.requires_grad
@@ -199,12 +203,17 @@ class DrivenReplicas(Replicas):
         aside = {i: p.grad for i, p in enumerate(self.parameters) if i not in touched}
         for i in aside:
             self.parameters[i].grad = None
-        self.join(float(self.rows), 0.0, self.rows, leaves=False, policy=_Plain)
+        total = self.join(float(self.rows), 0.0, self.rows, leaves=False, policy=_Plain)
+        self.policy.heed(total)
         for i, gradient in aside.items():
             # What another worker's pass has touched beside ours joins what was there.
             found = self.parameters[i].grad
             if gradient is not None:
                 self.parameters[i].grad = gradient if found is None else gradient.add_(found)
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self.policy.judge([p for p in parameters if p.grad is not None])
 
     def boundary(self, has_batch: bool, stop: bool = False) -> bool:
         """Between two steps; says whether some worker has another batch, and none wants to stop."""
@@ -218,6 +227,7 @@ class DrivenReplicas(Replicas):
             if not total[7]:
                 self._join_sparse({}, 0.0)
             self.exchange.leave()
+            self.policy.heed(total)
 
     def settle(self, steps: int) -> None:
         """After an epoch: who made fewer steps takes over from who made the most."""
@@ -236,3 +246,11 @@ class _Plain:
     """A mean, and no other rules."""
 
     is_sum = False
+
+    @staticmethod
+    def heed(total: Any) -> None:
+        """Anything may be joined."""
+
+    @staticmethod
+    def judge(parameters: list[torch.nn.Parameter]) -> None:
+        """Any step may be made."""

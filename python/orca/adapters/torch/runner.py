@@ -11,6 +11,7 @@ from orca import running
 from orca.adapters.torch.feeds import split_batch
 from orca.adapters.torch.records import write_file
 from orca.adapters.torch.session import Session
+from orca.adapters.torch.suspects import Suspects
 from orca.adapters.torch.trees import unpack
 from orca.errors import InvalidArgumentError
 from orca.learn.pytorch.callbacks import Callback, MainCallback
@@ -42,6 +43,9 @@ class Runner:
         self.metrics_stats: Any = None
         self.train_loader: Any = None
         self.val_loader: Any = None
+        self.suspects = Suspects()
+        if session.criterion is not None:
+            self.suspects.ignored = getattr(session.criterion.loss, "ignore_index", -100)
 
     def __bool__(self) -> bool:
         return bool(self._callbacks)
@@ -130,7 +134,7 @@ class Runner:
     def forward(self) -> None:
         """Output, target and loss of the batch."""
         features, self.target = split_batch(self.batch)
-        self.output = self.model(*features)
+        self.output = self.suspects.output = self.model(*features)
         if self._session.criterion is not None:
             self.loss, self.weight = self._session.criterion(self.output, self.target, self.rows)
 

@@ -21,6 +21,7 @@ from orca.adapters.torch.training_operator import TrainingOperator
 from orca.adapters.torch.trees import type_name
 from orca.errors import InvalidArgumentError, MismatchError
 from orca.objects import allgather_object
+from orca.phases import phase
 
 _log = logging.getLogger("orca")
 
@@ -341,7 +342,8 @@ def make_models(spec: ModelSpec) -> list[nn.Module]:
         return [spec.model]
     if isinstance(spec.model, list | tuple):
         return list(spec.model)
-    models = _listed(_call(spec.model, dict(spec.config)))
+    with phase("model_creator"):
+        models = _listed(_call(spec.model, dict(spec.config)))
     for model in models:
         if not isinstance(model, nn.Module):
             raise InvalidArgumentError(

@@ -20,9 +20,12 @@ from orca.adapters.torch.replicas import DrivenReplicas
 from orca.adapters.torch.runner import Runner
 from orca.adapters.torch.session import Session
 from orca.adapters.torch.shared_state import SharedState, global_norm
+from orca.adapters.torch.suspects import Suspects
+from orca.adapters.torch.training_operator import TrainingOperator
 from orca.adapters.torch.trees import map_leaves
-from orca.errors import InvalidArgumentError, OrcaError
+from orca.errors import AbortedError, InvalidArgumentError, OrcaError
 from orca.learn.trigger import Trigger
+from orca.objects import broadcast_object
 
 _log = logging.getLogger("orca")
 
@@ -57,29 +60,65 @@ class FitOptions:
 class Policy:
     """What to do with a step before it is taken."""
 
-    def __init__(self, options: FitOptions, session: Session) -> None:
-        self._options, self._session = options, session
+    def __init__(self, options: FitOptions, session: Session, suspects: Suspects) -> None:
+        self._options, self._session, self._suspects = options, session, suspects
         self.is_sum = bool(session.criterion and session.criterion.is_sum)
         self.skipped = 0
         self.went_on = False
         self.evaluate_again: Any = None  # The batch of this step, once more.
+        self._fault: OrcaError | None = None  # of a backward pass in a loop of the user's
 
     def goes_on(self, total: Any) -> bool:
         """Whether the weights are updated; the same on all workers."""
-        _, loss, _, bad_loss, bad_gradient, bad_tensor, _, _ = total
         self.went_on = True
-        if (bad_loss < 0 and bad_gradient < 0) or self._options.on_nan == "ignore":
+        if self._is_fine(total):
             return True
         if self._options.on_nan == "skip":
             self.skipped += 1
             self.went_on = False
             return False
+        raise self._fault_of(total)
+
+    def heed(self, total: Any) -> None:
+        """After a backward pass in a loop of the user's, on all workers; his next step is judged."""
+        if not self._is_fine(total):
+            self._fault = self._fault_of(total)
+
+    def judge(self, parameters: list[torch.nn.Parameter]) -> None:
+        """Before a step that the user makes with the gradients of all workers.
+
+        Not after the backward pass: who scales his loss leaves steps out himself.
+        """
+        fault, self._fault = self._fault, None
+        if fault is not None and not all(_is_finite(parameter.grad) for parameter in parameters):
+            if self._options.on_nan == "raise":
+                raise fault
+            self.skipped += 1
+            for parameter in parameters:
+                parameter.grad = None
+        self.clip([parameter for parameter in parameters if parameter.grad is not None])
+
+    def _is_fine(self, total: Any) -> bool:
+        _, _, _, bad_loss, bad_gradient, _, _, _ = total
+        return (bad_loss < 0 and bad_gradient < 0) or self._options.on_nan == "ignore"
+
+    def _fault_of(self, total: Any) -> OrcaError:
+        """What is wrong with a step, in the words of the worker where it is."""
+        _, loss, _, bad_loss, bad_gradient, bad_tensor, _, _ = total
         rank = bad_loss if bad_loss >= 0 else bad_gradient
         what = "loss is" if bad_loss >= 0 else f"gradient of {self._session.names[bad_tensor]!r} is"
-        raise NotFiniteError(
+        mine = (self._suspects.not_finite(), self._suspects.where())
+        rows, where = broadcast_object(mine if running.rank() == rank else None, rank)
+        cure = (
+            f"its data have {rows}; correct or leave out these rows"
+            if rows
+            else f"it was at {where}; lower the learning rate, clip gradients, look at these rows"
+        )
+        # Only one worker's is the cause.
+        kind = NotFiniteError if rank == running.rank() else AbortedError
+        return kind(
             f"rank {rank}, step {self._session.global_step}: the {what} not finite"
-            f"{f' ({loss})' if bad_loss >= 0 else ''}; lower the learning rate, clip gradients, "
-            'look at that batch, or give fit(on_nan="skip")'
+            f'{f" ({loss})" if bad_loss >= 0 else ""}; {cure}, or give fit(on_nan="skip")'
         )
 
     def clip(self, parameters: list[torch.nn.Parameter]) -> None:
@@ -103,14 +142,20 @@ class Policy:
                 parameter.grad.mul_(limit / (norm + 1e-6))
 
 
+def _is_finite(gradient: Any) -> bool:
+    values = gradient.coalesce().values() if gradient.is_sparse else gradient
+    return bool(torch.isfinite(values).all())
+
+
 class Trainer:
     """Epochs whose steps are ours."""
 
     def __init__(self, session: Session, options: FitOptions, runner: Runner) -> None:
         self._session, self._options, self._runner = session, options, runner
-        self._policy = Policy(options, session)
+        self._policy = Policy(options, session, runner.suspects)
         self._begin_step = session.global_step
         self._loss = math.nan
+        self._is_first = True
         self._summary = Summary(options.summary)
         self._checkpoints = (
             Checkpoints(options.model_dir, Trigger.convert_trigger(options.trigger))
@@ -147,10 +192,15 @@ class Trainer:
         self._watch = {"fwd": 0.0, "bwd": 0.0}
         stream = feed.epoch(session.epoch, options.seed)
         known = feed.steps is not None
-        runner = self._runner
+        runner, suspects = self._runner, self._runner.suspects
         progress = _Progress(session, options, feed)
         for index in itertools.count():
-            batch, rows = next(stream, (None, -1))
+            with suspects.fetching(feed, index):
+                batch, rows = next(stream, (None, -1))
+            suspects.batch = batch
+            if self._is_first:
+                suspects.compare()
+                self._is_first = False
             if rows < 0 and known:
                 break
             loss, weight = math.nan, 0.0
@@ -161,7 +211,8 @@ class Trainer:
             if rows > 0:
                 if session.sync is None:
                     before = session.weights()
-                loss, weight = self._forward_backward(batch, rows)
+                with suspects:
+                    loss, weight = self._forward_backward(batch, rows)
             elif session.joins_norms:
                 self._follow_norms(batch)
             if session.sync is None:
@@ -360,7 +411,6 @@ class DrivenTrainer(Trainer):
 
     def __init__(self, session: Session, options: FitOptions, runner: Runner) -> None:
         super().__init__(session, options, runner)
-        self._loss = math.nan
         if not isinstance(session.sync, DrivenReplicas):
             session.drive("a training loop of its own")
 
@@ -371,22 +421,65 @@ class DrivenTrainer(Trainer):
         if session.sync is not None and session.sync.is_outdated():
             session.drive("a training loop of its own")
         assert isinstance(session.sync, DrivenReplicas)
-        steps = _Steps(feed.epoch(session.epoch, self._options.seed), session.sync, self)
-        if session.operator is not None:
-            info = {"scheduler_step": session.spec.step_freq, **(self._options.info or {})}
-            batches = self._counted(iter(steps))
-            found = dict(session.operator.train_epoch(batches, info))
-        else:
-            found = self._callback_epoch(iter(steps))
+        session.sync.policy = self._policy
+        suspects = self._runner.suspects
+        stream = feed.epoch(session.epoch, self._options.seed)
+        steps = _Steps(suspects.watched(feed, stream), session.sync, self)
+        with suspects:
+            if session.operator is not None:
+                info = {"scheduler_step": session.spec.step_freq, **(self._options.info or {})}
+                batches = self._counted(iter(steps))
+                found = dict(session.operator.train_epoch(batches, info))
+            else:
+                found = self._callback_epoch(iter(steps))
         steps.finish()
         session.sync.settle(steps.count)
         session.average_buffers(steps.rows)
         counted = {"batch_count": steps.count, "num_samples": steps.rows}
+        if self._policy.skipped:
+            counted["skipped_steps"], self._policy.skipped = self._policy.skipped, 0
         return {"epoch": session.epoch + 1} | counted | found
+
+    def met(self, rows: int) -> None:
+        """Between two steps, on all workers; this one had so many rows in the last."""
+        if self._is_first:
+            self._runner.suspects.compare()
+            self._is_first = False
+            self._announce_driven()
+        if self._options.summary is None:
+            return
+        is_known = rows > 0 and math.isfinite(self._loss)
+        mine = [rows, rows if is_known else 0, rows * self._loss if is_known else 0.0]
+        total, known, losses = running.allreduce(np.array(mine, dtype=np.float64))
+        if total:
+            loss = float(losses / known) if known else None
+            self._summary.step(self._session, loss, int(total))
 
     def wants_stop(self) -> bool:
         """Whether this worker has had enough."""
         return self.is_over() or self._runner.stop
+
+    def _announce_driven(self) -> None:
+        if running.rank() != 0:
+            return
+        operator = self._session.operator
+        own = (
+            operator is not None and type(operator).train_epoch is not TrainingOperator.train_epoch
+        )
+        _log.info(
+            "training on %d workers x %d threads, a copy of the weights in each worker (%s); gradients "
+            "are joined after each backward pass, clipped and looked at before each step of an optimizer%s",
+            running.world_size(),
+            torch.get_num_threads(),
+            self._session.reason,
+            "; losses of steps are in the summary only if train_epoch calls TrainingOperator's"
+            if own and self._options.summary is not None
+            else "",
+        )
+
+    def watch_step(self) -> None:
+        """The others make a step, and this worker has no batch left."""
+        self._session.global_step += 1
 
     def _step_ended(self) -> None:
         self._session.global_step += 1
@@ -396,6 +489,7 @@ class DrivenTrainer(Trainer):
     def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
             yield batch
+            self._loss = self._session.operator.last_loss
             self._step_ended()
 
     def _callback_epoch(self, batches: Iterator[Any]) -> dict[str, Any]:
@@ -428,18 +522,17 @@ class _Steps:
     """Batches, between which the workers meet."""
 
     def __init__(self, stream: Iterator[Any], sync: DrivenReplicas, trainer: DrivenTrainer) -> None:
-        self._stream, self._sync, self._trainer = stream, sync, trainer
+        self._stream = stream
+        self._sync, self._trainer = sync, trainer
         self._is_done = False
+        self._last = 0  # rows of the last step
         self.count = self.rows = 0
 
     def __iter__(self) -> Iterator[Any]:
-        for batch, rows in self._stream:
-            if rows == 0:
-                continue
-            if not self._sync.boundary(True, self._trainer.wants_stop()):
-                self._is_done = True
+        for _, batch, rows in self._stream:
+            if not self._meet(True, self._trainer.wants_stop()):
                 return
-            self._sync.rows = rows
+            self._sync.rows = self._last = rows
             self.count, self.rows = self.count + 1, self.rows + rows
             yield batch
         self.finish()
@@ -447,4 +540,12 @@ class _Steps:
     def finish(self) -> None:
         """Goes on with the others until all are done."""
         while not self._is_done:
-            self._is_done = not self._sync.boundary(False)
+            if self._meet(False):
+                self._trainer.watch_step()
+
+    def _meet(self, has_batch: bool, stop: bool = False) -> bool:
+        goes_on = self._sync.boundary(has_batch, stop)
+        self._is_done = not goes_on
+        self._trainer.met(self._last)
+        self._last = 0
+        return goes_on

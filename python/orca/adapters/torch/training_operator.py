@@ -47,6 +47,7 @@ class TrainingOperator:
         self._use_fp16, self._use_tqdm = use_fp16, use_tqdm
         self.sync_stats, self.dist_backend = sync_stats, dist_backend
         self.global_step = 0
+        self.last_loss = float("nan")  # of the last batch that train_epoch gave to train_batch
         self.timers: Any = None
         if type(self) is TrainingOperator:
             for name, found in (
@@ -76,7 +77,7 @@ class TrainingOperator:
             batch_info = {"batch_idx": index, "global_step": self.global_step, **info}
             found = self.train_batch(batch, batch_info=batch_info)
             n = int(found.get("num_samples", 1))
-            last = float(found["train_loss"])
+            last = self.last_loss = float(found["train_loss"])
             rows, total, count = rows + n, total + last * n, count + 1
             for name, value in found.items():
                 if name not in ("num_samples", "train_loss"):
