@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build demo test check lint format bench asan tsan fuzz docs install clean
+.PHONY: help setup build demo demo-cpp test check lint format bench asan tsan fuzz docs install clean
 
 export ORCA_START := $(or $(ORCA_START),$(shell date +%s))
 unexport PYTHONDONTWRITEBYTECODE PYTHONHOME PYTHONPATH
@@ -12,7 +12,7 @@ PYTHON := .venv/bin/python
 
 help: ## this list
 	@echo "make demo and make test do all the set-up (packages by apt, .venv, build/)."
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
 
 setup: ## install distribution packages and the Python environment of versions/
 	@tools/setup.sh
@@ -22,6 +22,9 @@ build: setup ## engine, Python module and torch plugin (release) in build/releas
 
 demo: build ## train LeNet on Fashion-MNIST with an Estimator, one worker a core
 	@$(PYTHON) tools/demo.py
+
+demo-cpp: build ## the same with the Estimator of C++, built against the installed package
+	@$(PYTHON) tools/demo.py --cpp
 
 test: setup ## everything that must pass: lint, C++, Python, package, sanitizers, fuzz corpus
 	@$(PYTHON) tools/run_tests.py all

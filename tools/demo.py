@@ -2,6 +2,7 @@
 """The demo: prepares the data, and trains LeNet with a script that was written for BigDL's Orca.
 
 DEMO_EPOCHS sets the number of epochs (2). DEMO=ddp trains with DDP under torchrun instead, over gloo and over orca.
+--cpp installs the C++ package into build/package, builds examples/cpp against it, and trains with the Estimator of C++.
 """
 
 from __future__ import annotations
@@ -79,8 +80,33 @@ def estimator() -> None:
         sys.exit(1)
 
 
+def cpp() -> None:
+    package, build = ROOT / "build/package", ROOT / "build/examples"
+    say("installing the C++ package and building examples/cpp/fashion_mnist.cc against it")
+    python = f"-DPython_EXECUTABLE={sys.executable}"
+    steps = [
+        ["cmake", "--install", "build/release", "--prefix", package],
+        ["cmake", "-G", "Ninja", "-S", "examples/cpp", "-B", build, python]
+        + [f"-DCMAKE_PREFIX_PATH={package}", "-DCMAKE_BUILD_TYPE=Release"],
+        ["cmake", "--build", build, "--target", "fashion_mnist"],
+    ]
+    for step in steps:
+        done = subprocess.run(step, cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            print(done.stdout + done.stderr)
+            print(f"\ndemo failed: {' '.join(map(str, step))} ended with {done.returncode}")
+            sys.exit(1)
+    say("fit, evaluate, predict and save, one worker a core")
+    command = [build / "fashion_mnist", RAW, os.environ.get("DEMO_EPOCHS", "2")]
+    sys.exit(subprocess.run(command, cwd=build, check=False).returncode)
+
+
 def main() -> None:
     data = prepare()
+    if "--cpp" in sys.argv:
+        if data != "fashion-mnist":
+            sys.exit("demo failed: install the package dataset-fashion-mnist first")
+        cpp()
     if data == "fashion-mnist" and os.environ.get("DEMO") != "ddp":
         estimator()
         return

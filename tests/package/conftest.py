@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -28,3 +31,18 @@ def wheel(tmp_path_factory):
     run(UV, *command, "-o", path, ROOT, env=environment)
     (file,) = path.glob("orca_ml-*.whl")
     return file
+
+
+@pytest.fixture(scope="session")
+def fashion_mnist(tmp_path_factory):
+    """The folder of the distribution's files, unzipped."""
+    listed = subprocess.run(
+        ["dpkg", "-L", "dataset-fashion-mnist"], capture_output=True, text=True, check=False
+    )
+    files = [Path(line) for line in listed.stdout.splitlines() if line.endswith(".gz")]
+    if not files:
+        pytest.skip("the package dataset-fashion-mnist is not installed")
+    folder = tmp_path_factory.mktemp("fashion-mnist")
+    for file in files:
+        (folder / file.stem).write_bytes(gzip.decompress(file.read_bytes()))
+    return folder

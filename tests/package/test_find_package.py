@@ -8,21 +8,31 @@ import secrets
 import shutil
 import socket
 import subprocess
+import sys
 
 import pytest
+import torch
 
 from installed import ROOT, clean_environment, run
 
 
 @pytest.fixture(scope="module")
-def allreduce(prefix, tmp_path_factory):
-    """The example, copied away from the checkout and built against the installed package."""
+def examples(prefix, tmp_path_factory):
+    """The examples, copied away from the checkout and built against the installed package."""
     source = tmp_path_factory.mktemp("project")
-    shutil.copytree(ROOT / "examples", source, dirs_exist_ok=True)
+    shutil.copytree(ROOT / "examples/cpp", source, dirs_exist_ok=True)
     build = source / "build"
-    run("cmake", "-G", "Ninja", "-S", source, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}")
+    run(
+        *("cmake", "-G", "Ninja", "-S", source, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}"),
+        f"-DPython_EXECUTABLE={sys.executable}",
+    )
     run("cmake", "--build", build)
-    return build / "allreduce"
+    return build
+
+
+@pytest.fixture
+def allreduce(examples):
+    return examples / "allreduce"
 
 
 @pytest.mark.parametrize("transport", ["auto", "tcp"])
@@ -77,6 +87,10 @@ def test_the_package_needs_no_library_of_ours_but_itself(prefix):
 def test_every_public_header_compiles_alone(prefix, tmp_path):
     compiler = os.environ.get("CXX", "g++")
     for header in sorted((prefix / "include").rglob("*.h")):
+        if (
+            header.parent.name == "nn"
+        ):  # It needs torch's, which take half a minute: see the example.
+            continue
         source = tmp_path / "one.cc"
         source.write_text(f"#include <{header.relative_to(prefix / 'include')}>\n")
         run(
@@ -88,6 +102,43 @@ def test_every_public_header_compiles_alone(prefix, tmp_path):
             f"-I{prefix}/include",
             source,
         )
+
+
+def test_the_estimator_of_cpp_reaches_the_losses_of_python(examples, fashion_mnist, tmp_path):
+    """The same seed, rows and net: every loss within 1e-5; Python reads the weights."""
+    workers = 2
+    program = (examples / "fashion_mnist", fashion_mnist, 1, workers)
+    cpp = run(*program, cwd=tmp_path, timeout=120).stdout
+    twin = (ROOT / "examples/fashion_mnist.py", fashion_mnist, "--epochs", 1, "--workers", workers)
+    python = run(sys.executable, *twin, env=clean_environment(), timeout=120).stdout
+
+    def losses(text):
+        return [float(loss) for loss in re.findall(r"loss (\d+\.\d{7})", text)]
+
+    assert len(losses(cpp)) == 2, cpp
+    assert losses(cpp) == pytest.approx(losses(python), abs=1e-5)
+    assert "10000 predictions" in cpp
+    weights = torch.load(tmp_path / "fashion_mnist.pt", weights_only=True)
+    assert weights["fc3.weight"].shape == (10, 84)
+    assert len((ROOT / "examples/cpp/fashion_mnist.cc").read_text().splitlines()) < 60
+
+
+@pytest.mark.parametrize(
+    ("python", "message"),
+    [("/usr/bin/python3", "orca::nn was built for torch"), (sys.executable, "")],
+)
+def test_nn_is_found_for_the_torch_it_was_built_for(prefix, tmp_path, python, message):
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.25)\nproject(p LANGUAGES CXX)\n"
+        "find_package(orca REQUIRED COMPONENTS nn)\n"
+    )
+    done = run(
+        *("cmake", "-S", tmp_path, "-B", tmp_path / "b", f"-DCMAKE_PREFIX_PATH={prefix}"),
+        f"-DPython_EXECUTABLE={python}",
+        check=False,
+    )
+    assert (done.returncode == 0) == (not message), done.stdout
+    assert message in done.stdout
 
 
 def test_a_newer_minor_version_is_refused(prefix, tmp_path):

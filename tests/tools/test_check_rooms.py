@@ -53,6 +53,13 @@ def test_a_lower_room_may_not_include_a_higher_one(tree):
     ]
 
 
+def test_a_torch_room_sees_torch_and_no_other_framework(tree):
+    rooms = ROOMS.replace("core net comm)", "core net comm nn)\nset(ORCA_TORCH_ROOMS nn)")
+    assert tree({"src/nn/a.cc": "#include <torch/torch.h>\n"}, rooms) == []
+    (problem,) = tree({"src/nn/a.cc": "#include <tensorflow/a.h>\n"}, rooms)
+    assert "knows no framework" in problem
+
+
 @pytest.mark.parametrize(
     ("file", "include", "message"),
     [
