@@ -59,6 +59,7 @@ GOALS = {
     "second-torchrun": ("a second run of 2 workers in the same context, against torchrun", 80),
     "call-ray": ("a call on one warm worker, against a task on a warm Ray actor", 3),
     "shard-fresh": ("64 MiB into a new shard, fresh pages, against ray.put", 1.8),
+    "shard-found": ("... in memory as it is found, which the host may have taken back", None),
     "shard-recycled": ("... recycled pages", 5),
     "shard-get": ("64 MiB of a shard opened and read once, against ray.get", 1.5),
     "shard-pss": (

@@ -3,7 +3,9 @@
     python bench/shard_bench.py memory | [put] --ray PYTHON
 
 ``put``: 64 MB into fresh pages and into recycled ones, and a get with one read of all bytes in another process, in turns
-with Ray. ``memory``: how the summed PSS of four workers grows when they read 2 GB of shards instead of 2 MB; and the CPU time
+with Ray. A virtual machine may give free memory back to its host, which takes far longer to come again than the kernel takes to hand
+out a page: so fresh pages are measured twice on both sides, of memory that the machine has (1 GiB of it was just used and
+freed), and as it is found. ``memory``: how the summed PSS of four workers grows when they read 2 GB of shards instead of 2 MB; and the CPU time
 of the processes and threads that supervise, for each step of a loop. Every program checks what it read. Lines that begin with
 RESULT are read by bench/run.py.
 """
@@ -11,24 +13,28 @@ RESULT are read by bench/run.py.
 from __future__ import annotations
 
 import argparse
-import mmap
 import os
-import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
+from runtime_bench import report
 
 SIZE = 64 << 20
 COUNT = 8
 LIMIT_US = 10.0  # for the supervision of a step
 
 COMMON = f"""
-import statistics, sys, time
+import mmap, statistics, sys, time
 import numpy as np
 COUNT, SIZE = {COUNT}, {SIZE}
+def have_memory():
+    if sys.argv[1] == "had":
+        memory = mmap.mmap(-1, 1 << 30, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        np.frombuffer(memory, np.uint8)[::4096] = 1
 source = np.random.default_rng(1).integers(0, 255, SIZE, np.uint8)
 expected = int(source.view(np.uint64).sum())
 def timed(function, *arguments):
@@ -60,6 +66,7 @@ from orca.data import Shard
 orca.init_orca_context(cores=2, memory="6g")
 orca.run(lambda: np.zeros(1), workers=1)
 Shard(source[:1000])
+have_memory()
 fresh, shards = zip(*[timed(Shard, source) for _ in range(COUNT)])
 got = orca.run(lambda shards: read(lambda shard: shard.view(), shards), (shards,), workers=1)[0]
 print(statistics.median(fresh), got)
@@ -81,6 +88,7 @@ class Reader:
 reader = Reader.remote()
 ray.get(ray.put(source[:1000]))
 ray.get(reader.read.remote([ray.put(source)]))
+have_memory()
 fresh, refs = zip(*[timed(ray.put, source) for _ in range(COUNT)])
 got = ray.get(reader.read.remote(list(refs)))
 print(statistics.median(fresh), got)
@@ -96,31 +104,21 @@ def answers(command: list[str]) -> list[float]:
     return [float(word) for word in done.stdout.split()]
 
 
-def warm_memory() -> None:
-    """Use most of the free memory once: a virtual machine gets it from its host when it is first touched."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    free = next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemFree:"))
-    memory = mmap.mmap(-1, free * 3 // 4, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(mmap.MADV_HUGEPAGE)
-    np.frombuffer(memory, np.uint8)[::4096] = 1
-
-
 def bench_put(ray: str) -> None:
     if not ray:
         sys.exit("put and get have no peer without Ray; give --ray PYTHON")
-    subprocess.run([sys.executable, __file__, "warm"], check=True, timeout=300)
-    ours, peer = [], []
+    names = {"had": ("fresh", "get", "recycled"), "found": ("found",)}
+    ours: dict[str, list[list[float]]] = {memory: [] for memory in names}
+    peer: dict[str, list[list[float]]] = {memory: [] for memory in names}
     for _ in range(3):
-        ours.append(answers([sys.executable, "-c", ORCA]))
-        peer.append(answers([ray, "-c", RAY]))
-    for index, name in enumerate(("fresh", "get", "recycled")):
-        mine, theirs = [times[index] for times in ours], [times[index] for times in peer]
-        ratio = statistics.median(p / o for o, p in zip(mine, theirs, strict=True))
-        print(
-            f"RESULT shard-{name} ours_us={statistics.median(mine) * 1e6:.1f} "
-            f"peer_us={statistics.median(theirs) * 1e6:.1f} ratio={ratio:.3f}",
-            flush=True,
-        )
+        for memory in names:
+            ours[memory].append(answers([sys.executable, "-c", ORCA, memory]))
+            peer[memory].append(answers([ray, "-c", RAY, memory]))
+    for memory, results in names.items():
+        for index, name in enumerate(results):
+            mine = [times[index] for times in ours[memory]]
+            theirs = [times[index] for times in peer[memory]]
+            report(f"shard-{name}", mine, theirs)
 
 
 def pss() -> int:
@@ -218,13 +216,11 @@ def parent(pid: int) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["put", "memory", "warm"])
+    parser.add_argument("what", choices=["put", "memory"])
     parser.add_argument("--ray", default="")
     arguments = parser.parse_args()
     if arguments.what == "put":
         bench_put(arguments.ray)
-    elif arguments.what == "warm":
-        warm_memory()
     else:
         bench_memory()
 

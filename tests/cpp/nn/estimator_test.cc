@@ -3,6 +3,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -217,6 +220,18 @@ Model TrainPlainly(Model (*make)(), MakeOptimizer optimizer,
     }
   }
   return model;
+}
+
+int FreePort() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  ::bind(fd, reinterpret_cast<sockaddr*>(&address), size);
+  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+  ::close(fd);
+  return ntohs(address.sin_port);
 }
 
 void ExpectSameWeights(const Estimator& estimator, const Model& reference, double tolerance) {
@@ -520,6 +535,43 @@ TEST_F(EstimatorTest, F34AnErrorOfOneRankIsTheError) {
   } catch (const RunError& error) {
     EXPECT_THAT(error.what(), HasSubstr("label 2 on purpose"));
   }
+}
+
+// Two agents join over TCP, as if from two machines: each worker has a copy of the weights.
+TEST_F(EstimatorTest, WorkersOfSeveralMachinesEqualOneProcess) {
+  const std::string secret = folder_ / "secret";
+  std::ofstream(secret) << std::string(64, 'a');
+  std::filesystem::permissions(secret, std::filesystem::perms::owner_read);
+  const std::string address = "127.0.0.1:" + std::to_string(FreePort());
+  std::vector<pid_t> agents;
+  for (int i = 0; i < 2; ++i) {
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      ::execl(ORCA_TEST_AGENT, "orca", "agent", "--join", address.c_str(), "--secret-file",
+              secret.c_str(), nullptr);
+      ::_exit(127);
+    }
+    agents.push_back(pid);
+  }
+  {
+    const auto cluster = Context::Start({.nodes = 2, .address = address, .secret_file = secret});
+    const Data data = MakeData(43, 16);
+    const Plan plan{.batch_size = 8, .epochs = 2, .shuffle = true};
+    Estimator estimator(*cluster, {.model = MakeNet,
+                                   .optimizer = MakeAdam,
+                                   .loss = CrossEntropy,
+                                   .metrics = {"Accuracy"},
+                                   .workers = 4,
+                                   .threads = 1,
+                                   .seed = 5});
+    estimator.Fit({data.x, data.y}, {.epochs = 1, .batch_size = 8});
+    estimator.Fit({data.x, data.y}, {.epochs = 1, .batch_size = 8});
+    ExpectSameWeights(estimator, TrainPlainly(MakeNet, MakeAdam, CrossEntropy, data, plan), 1e-12);
+    EXPECT_EQ(estimator.Evaluate({data.x, data.y}).rows, 43U);
+    const Tensor expected = estimator.model().Forward({data.x});
+    EXPECT_TRUE(torch::allclose(estimator.Predict({data.x}), expected, 1e-12, 1e-12));
+  }
+  for (const pid_t pid : agents) ::waitpid(pid, nullptr, 0);
 }
 
 TEST_F(EstimatorTest, WhatIsMissingIsSaid) {
