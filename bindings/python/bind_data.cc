@@ -265,12 +265,18 @@ nb::object MakeColumn(const data::Column& column, std::uint64_t rows, const Colu
   return nb::make_tuple(array, MakeValidity(column, owner));
 }
 
-nb::list ViewShard(const std::shared_ptr<const Shard>& self, const nb::object& from_dlpack) {
+// What is written to arrays that can be written stays in this process, and in this mapping.
+nb::list ViewShard(const std::shared_ptr<const Shard>& self, const nb::object& from_dlpack,
+                   bool writable) {
   const nb::capsule owner = Keep(self);
   nb::list columns;
   for (std::size_t c = 0; c < self->specs().size(); ++c) {
-    columns.append(MakeColumn<nb::ndarray<nb::numpy, nb::ro>>(
-        self->columns()[c], self->rows(), self->specs()[c], owner, from_dlpack));
+    const data::Column& column = self->columns()[c];
+    const ColumnSpec& spec = self->specs()[c];
+    columns.append(writable ? MakeColumn<nb::ndarray<nb::numpy>>(column, self->rows(), spec, owner,
+                                                                 from_dlpack)
+                            : MakeColumn<nb::ndarray<nb::numpy, nb::ro>>(column, self->rows(), spec,
+                                                                         owner, from_dlpack));
   }
   return columns;
 }
@@ -438,10 +444,10 @@ void BindData(nb::module_& m) {
       .def("describe", [](const std::shared_ptr<Shard>& self) { return DescribeShard(self); })
       .def(
           "view",
-          [](const std::shared_ptr<Shard>& self, const nb::object& from_dlpack) {
-            return ViewShard(self, from_dlpack);
+          [](const std::shared_ptr<Shard>& self, const nb::object& from_dlpack, bool can_write) {
+            return ViewShard(self, from_dlpack, can_write);
           },
-          "from_dlpack"_a.none());
+          "from_dlpack"_a.none(), "writable"_a = false);
   nb::class_<data::SharedBlock>(m, "SharedBlock")
       .def_static(
           "create",

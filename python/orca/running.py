@@ -249,6 +249,11 @@ def shard_home() -> Any:
     return None if context is None else context.native.shards
 
 
+def is_inside() -> bool:
+    """Whether this process is a worker that runs a function."""
+    return _task is not None
+
+
 def rank() -> int:
     """This worker's number among those that run the function; 0 outside of one."""
     return 0 if _task is None else int(_task.rank)

@@ -10,7 +10,8 @@ import pytest
 
 import orca
 import orca.comm
-import orca.data
+import orca.data.arrays
+import orca.data.xshards
 import orca.errors
 import orca.options
 
@@ -40,7 +41,9 @@ def test_a_missing_torch_is_told_with_the_remedy() -> None:
     assert "pip install 'torch>=2.13'" in done.stderr
 
 
-@pytest.mark.parametrize("module", [orca, orca.comm, orca.data, orca.errors, orca.options])
+@pytest.mark.parametrize(
+    "module", [orca, orca.comm, orca.data.arrays, orca.data.xshards, orca.errors, orca.options]
+)
 def test_the_examples_in_the_docstrings_run(module: object) -> None:
     result = doctest.testmod(module, verbose=False)  # type: ignore[arg-type]
     assert result.attempted > 0

@@ -46,7 +46,15 @@ _ALIASES = {
 
 _NOT_YET_IN_ORCA = (
     "orca.automl",
-    "orca.data",
+    "orca.data.elastic_search",
+    "orca.data.file",
+    "orca.data.image",
+    "orca.data.pandas",
+    "orca.data.ray_xshards",
+    "orca.data.shard",
+    "orca.data.tf",
+    "orca.data.transformer",
+    "orca.data.utils",
     "orca.inference",
     "orca.learn.base_estimator",
     "orca.learn.bigdl",

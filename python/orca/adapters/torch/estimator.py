@@ -30,7 +30,7 @@ from orca.adapters.torch.records import load_checkpoint, load_file, write_file
 from orca.adapters.torch.session import ModelSpec, Session, make_models
 from orca.adapters.torch.trees import pack, unpack
 from orca.context import OrcaContext, active_context, current_context
-from orca.data import ArrayStore, Shard
+from orca.data import ArrayStore, Shard, SparkXShards
 from orca.errors import FailedPreconditionError, InvalidArgumentError
 from orca.generations import Generation
 from orca.learn.metrics import Metric
@@ -156,8 +156,8 @@ class TorchEstimator:
         """Trains on the workers of the context.
 
         Args:
-            data: Arrays or tensors as ``{"x": ..., "y": ...}`` or ``(x, y)``, a ``DataLoader``, or a
-                creator ``f(config, batch_size)`` of one.
+            data: Arrays or tensors as ``{"x": ..., "y": ...}`` or ``(x, y)``, ``XShards`` of such dicts or
+                of frames, a ``DataLoader``, or a creator ``f(config, batch_size)`` of one.
             epochs: Passes over ``data``.
             batch_size: Rows of a step.
             profile: Whether the statistics say where the time went.
@@ -301,12 +301,13 @@ class TorchEstimator:
         profile: bool = False,
         callbacks: Any = None,
     ) -> Any:
-        """Predicts; returns an array with one row a row of ``data``."""
+        """Predicts; returns an array with one row a row of ``data``, or XShards with a "prediction"."""
         source = self._source(data, feature_cols, None, has_target=False)
         if not isinstance(source, ArraySource):
             raise InvalidArgumentError("predict wants arrays, tensors or shards")
         parts = self._run(loop.predict, source, batch_size or 32, tuple(callbacks or ()))
-        return _concatenate([part.view() for part in parts if part is not None])
+        found = _concatenate([part.view() for part in parts if part is not None])
+        return data.with_predictions(found) if isinstance(data, SparkXShards) else found
 
     @_translated
     def get_model(self) -> Any:
@@ -569,7 +570,9 @@ class TorchEstimator:
             return LoaderSource(data, is_creator=False)
         if _is_creator(data):
             return LoaderSource(data, is_creator=True)
-        is_frame = hasattr(data, "iloc")
+        is_frame = hasattr(data, "iloc") or (
+            isinstance(data, SparkXShards) and features is not None
+        )
         store, has = _store_of(data, features, labels, has_target)
         columns = (*_names(features), *_names(labels if has else None)) if is_frame else ()
         return ArraySource(store, has, is_frame and self._rules.frames_as_float32, columns)
@@ -626,6 +629,11 @@ def _store_of(data: Any, features: Any, labels: Any, wants_target: bool) -> tupl
     """Arrays in shared memory as ``{"x": ..., "y": ...}``; and whether there is a "y"."""
     if isinstance(data, ArrayStore):
         return data, wants_target
+    if isinstance(data, SparkXShards):
+        store = ArrayStore()
+        for cell in data.arrays(features, labels, has_target=wants_target).cells():
+            store.put(cell.shard)
+        return store, wants_target
     if features is not None or hasattr(data, "iloc"):
         data = _columns(data, features, labels if wants_target else None, wants_target)
     if isinstance(data, dict):

@@ -14,7 +14,7 @@ import torch
 from orca import running
 from orca._native import _core
 from orca.adapters.torch.trees import BlockTensor, type_name
-from orca.data import SharedBlock, _receive_block
+from orca.data.arrays import SharedBlock, receive_block
 from orca.errors import FailedPreconditionError
 from orca.objects import broadcast_object
 
@@ -35,7 +35,7 @@ def shared_block(nbytes: int) -> SharedBlock:
     """A new block that all ranks of this machine have mapped."""
     mine = SharedBlock(nbytes) if running.rank() == 0 else None
     number = broadcast_object(mine._hold.id if mine else None)
-    block = mine or _receive_block(number)
+    block = mine or receive_block(number)
     running.barrier()  # Until then only rank 0 keeps it.
     return block
 

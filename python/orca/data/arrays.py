@@ -276,6 +276,11 @@ class Shard:
         columns = native.view(_from_dlpack(framework))
         return _builder(self._structure, self._names)(tuple(map(_unpack, columns)))
 
+    def own_view(self) -> Any:
+        """As ``view``, but what is written to its arrays is the caller's own: pages are copied when written."""
+        columns = self._hold.open().view(None, True)
+        return _builder(self._structure, self._names)(tuple(map(_unpack, columns)))
+
     def __arrow_c_array__(self, requested_schema: object = None) -> Any:
         """The columns as an Arrow record batch, without a copy (booleans excepted)."""
         return self._open().to_arrow()
@@ -327,10 +332,10 @@ class SharedBlock:
                 "a shared block cannot be pickled: its memory is this job's; copy its array"
             )
         shards.append(self._hold)
-        return _receive_block, (self._hold.id,)
+        return receive_block, (self._hold.id,)
 
 
-def _receive_block(number: int) -> SharedBlock:
+def receive_block(number: int) -> SharedBlock:
     made = SharedBlock.__new__(SharedBlock)
     made._hold = _core.ShardHold.take(_home(), number)
     made.native = _core.SharedBlock.open(made._hold)

@@ -1,0 +1,100 @@
+"""XShards as the data of Estimators."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import orca
+from checks_estimator import OPTIMIZERS, net, rows
+from orca.data import SparkXShards, XShards
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _context() -> Iterator[None]:
+    with orca.init_orca_context("local", cores=2):
+        yield
+
+
+def estimator(root: str = "orca", backend: str = "spark") -> Any:
+    return importlib.import_module(f"{root}.learn.pytorch").Estimator.from_torch(
+        model=net,
+        optimizer=OPTIMIZERS["sgd"],
+        loss=torch.nn.CrossEntropyLoss(),
+        metrics=importlib.import_module("orca.learn.metrics").Accuracy(),
+        workers_per_node=2,
+        backend=backend,
+    )
+
+
+@pytest.mark.parametrize("backend", ["bigdl", "torch_distributed", "spark", "ray", "horovod"])
+@pytest.mark.parametrize("root", ["bigdl.orca", "zoo.orca"])
+def test_shards_train_as_their_arrays_do(root: str, backend: str) -> None:
+    x, y = rows(43)
+    shards = importlib.import_module(f"{root}.data").XShards.partition({"x": x, "y": y}, 5)
+    on_shards, on_arrays = estimator(root, backend), estimator(root, backend)
+    for made, data in ((on_shards, shards), (on_arrays, {"x": x, "y": y})):
+        made.fit(data, epochs=2, batch_size=8, seed=3, validation_data=data)
+    a, b = (made.get_model().state_dict() for made in (on_shards, on_arrays))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert on_shards.evaluate(shards, batch_size=8) == on_arrays.evaluate({"x": x, "y": y}, 8)
+
+
+def test_predictions_come_back_with_their_shards() -> None:
+    x, y = rows(20)
+    made = estimator()
+    made.fit({"x": x, "y": y}, batch_size=8)
+    expected = made.predict(x, batch_size=8)
+    found = made.predict(XShards.partition({"x": x}, 3), batch_size=8)
+    assert isinstance(found, SparkXShards)
+    shards = found.collect()
+    assert [len(shard["x"]) for shard in shards] == [7, 7, 6]
+    np.testing.assert_allclose(np.concatenate([s["prediction"] for s in shards]), expected)
+    np.testing.assert_array_equal(np.concatenate([s["x"] for s in shards]), x)
+
+
+def test_frames_in_shards_are_trained_by_columns() -> None:
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {
+            "f": list(random.normal(size=(12, 5))),
+            "label": random.integers(0, 3, 12),
+            "name": [f"row {i}" for i in range(12)],
+        }
+    )
+    shards = SparkXShards([[frame[:5]], [frame[5:]]])
+    made, plain = estimator(), estimator()
+    made.fit(shards, batch_size=4, seed=1, feature_cols=["f"], label_cols=["label"])
+    data = {"x": np.stack(frame["f"].to_numpy()), "y": frame["label"].to_numpy()}
+    plain.fit(data, batch_size=4, seed=1)
+    a, b = (e.get_model().state_dict() for e in (made, plain))
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    found = made.predict(shards, batch_size=4, feature_cols=["f"]).collect()
+    assert list(found[0].columns) == ["f", "label", "name", "prediction"]
+    np.testing.assert_allclose(
+        np.stack([np.array(p) for part in found for p in part["prediction"]]),
+        plain.predict(data["x"]),
+    )
+
+
+@pytest.mark.parametrize(
+    ("shard", "message"),
+    [
+        ([1, 2], "each shard should be an dict"),
+        ({"z": np.ones(3)}, "key x should in each shard"),
+        ({"x": np.ones((3, 5))}, "key y should in each shard"),
+        ({"x": "text", "y": np.ones(3)}, "value of x and y should be a ndarray"),
+        (pd.DataFrame({"a": [1.0]}), "feature_cols must be provided"),
+    ],
+)
+def test_shards_of_another_form_are_named(shard: Any, message: str) -> None:
+    with pytest.raises(orca.errors.OrcaError, match=message):
+        estimator().fit(SparkXShards([[shard]]), batch_size=2)

@@ -1,0 +1,235 @@
+"""XShards in memory, through every root."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import orca
+from orca.data import SharedValue, SparkXShards, XShards
+from orca.errors import InvalidArgumentError
+
+ROOTS = ["orca", "bigdl.orca", "zoo.orca"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _context() -> Iterator[None]:
+    with orca.init_orca_context("local", cores=2):
+        yield
+
+
+@pytest.fixture(params=ROOTS)
+def root(request: Any) -> Any:
+    return importlib.import_module(f"{request.param}.data")
+
+
+def frames(count: int = 3) -> SparkXShards:
+    made = [pd.DataFrame({"a": np.arange(4) + 10 * i, "b": list("wxyz")}) for i in range(count)]
+    return SparkXShards([[frame] for frame in made])
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 20])
+@pytest.mark.parametrize("shards", [1, 2, 3, 5])
+def test_partitions_are_those_of_array_split(root: Any, rows: int, shards: int) -> None:
+    x, y = np.random.default_rng(0).normal(size=(rows, 3)), np.arange(rows)
+    if rows < shards:
+        kinds = {"orca": InvalidArgumentError, "zoo": ValueError}
+        kind = kinds.get(root.__name__.split(".")[0], RuntimeError)
+        with pytest.raises(kind, match=f"The length of data {rows} is smaller") as caught:
+            root.XShards.partition({"x": x, "y": y}, num_shards=shards)
+        assert root.__name__.startswith("orca") or type(caught.value) is kind
+        return
+    made = root.XShards.partition({"x": x, "y": (y, [y * 2])}, num_shards=shards)
+    assert isinstance(made, root.SparkXShards)
+    assert isinstance(made, root.XShards)
+    assert made.num_partitions() == shards
+    for shard, a, b in zip(
+        made.collect(), np.array_split(x, shards), np.array_split(y, shards), strict=True
+    ):
+        np.testing.assert_array_equal(shard["x"], a)
+        np.testing.assert_array_equal(shard["y"][0], b)
+        np.testing.assert_array_equal(shard["y"][1][0], b * 2)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("text", "The types supported in .*XShards.partition are"),
+        ({"x": [1, 2]}, "The types supported in"),
+        ({"x": np.ones(3), "y": np.ones(4)}, "must all have the same size in first dimension"),
+    ],
+)
+def test_what_cannot_be_partitioned_is_named(data: Any, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        XShards.partition(data)
+
+
+def test_one_shard_a_core_unless_said() -> None:
+    assert XShards.partition(np.arange(10)).num_partitions() == 2
+
+
+def test_functions_may_write_to_their_shard_and_change_nothing_else() -> None:
+    made = XShards.partition({"x": np.arange(6.0)}, num_shards=2)
+
+    def halve(shard: dict[str, Any], divisor: float) -> dict[str, Any]:
+        shard["x"] /= divisor
+        return shard
+
+    halves = made.transform_shard(halve, 2.0)
+    assert [shard["x"].tolist() for shard in halves.collect()] == [[0, 0.5, 1], [1.5, 2, 2.5]]
+    assert [shard["x"].tolist() for shard in made.collect()] == [[0, 1, 2], [3, 4, 5]]
+    made.collect()[0]["x"][:] = 7
+    assert made.first()["x"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "text",
+        {"a": 1, 2: [None, 3.5]},
+        np.array(["a", "bc"]),
+        np.array([{"k": 1}, None], dtype=object),
+        np.arange(3, dtype=np.uint64),
+        np.float32(3),
+        np.zeros((0, 4)),
+        [np.ones(3), np.ones(2)],
+        pd.DataFrame({"t": pd.date_range("2020", periods=3), "c": pd.Categorical(["a", "b", "a"])}),
+        pd.Series([1.5, None], name="s", index=["i", "j"]),
+        lambda x: x + 1,
+    ],
+)
+def test_anything_can_be_a_shard(value: Any) -> None:
+    made = SparkXShards([[value, value], []]).transform_shard(lambda shard: shard)
+    assert made.num_partitions() == 2
+    for found in made.collect():
+        if callable(value):
+            assert found(1) == 2
+        elif isinstance(value, pd.DataFrame):
+            pd.testing.assert_frame_equal(found, value)
+        elif isinstance(value, pd.Series):
+            pd.testing.assert_series_equal(found, value)
+        else:
+            assert type(found) is type(value)
+            np.testing.assert_equal(found, value)
+
+
+def test_an_error_of_a_function_names_its_cause() -> None:
+    with pytest.raises(orca.errors.WorkerFailedError, match="ZeroDivisionError"):
+        XShards.partition(np.arange(4)).transform_shard(lambda shard: 1 // 0)
+
+
+def test_each_shard_gives_a_value_or_its_error() -> None:
+    found = SparkXShards([[1, 0], [2]])._for_each(lambda shard, top: top // shard, 4)
+    assert found[0] == 4
+    assert isinstance(found[1], ZeroDivisionError)
+    assert found[2] == 2
+
+
+def test_zip_and_split_undo_each_other() -> None:
+    a = XShards.partition(np.arange(6), num_shards=3)
+    b = XShards.partition({"k": np.arange(6.0)}, num_shards=3)
+    pairs = a.zip(b)
+    assert pairs._get_class_name() == "builtins.tuple"
+    first, second = pairs.split()
+    assert [x.tolist() for x in first.collect()] == [x.tolist() for x in a.collect()]
+    assert [x["k"].tolist() for x in second.collect()] == [[0, 1], [2, 3], [4, 5]]
+    assert a.split() == [a]
+    with pytest.raises(InvalidArgumentError, match="other should be a SparkXShards"):
+        a.zip([1])
+    with pytest.raises(InvalidArgumentError, match="same number of partitions"):
+        a.zip(XShards.partition(np.arange(6), num_shards=2))
+    with pytest.raises(InvalidArgumentError, match="same number of elements in each partition"):
+        a.zip(SparkXShards([[1], [2, 3], [4]]))
+    with pytest.raises(InvalidArgumentError, match="different split length"):
+        SparkXShards([[(1, 2)], [(1, 2, 3)]]).split()
+
+
+def test_a_key_selects_from_every_shard() -> None:
+    made = frames()["a"]
+    assert [series.tolist() for series in made.collect()] == [
+        [0, 1, 2, 3],
+        [10, 11, 12, 13],
+        [20, 21, 22, 23],
+    ]
+    with pytest.raises(orca.errors.WorkerFailedError, match="Invalid key for this XShards"):
+        frames()["zz"].collect()
+    with pytest.raises(orca.errors.WorkerFailedError, match="No selection operation available"):
+        SparkXShards([[1]])["a"].collect()
+
+
+def test_the_length_is_that_of_all_shards() -> None:
+    assert len(XShards.partition(np.arange(7), num_shards=3)) == 7
+    assert len(SparkXShards([[{"x": np.ones(5), "y": np.ones(5)}, 3], []])) == 3
+    assert len(frames()) == 12
+
+
+@pytest.mark.parametrize("wanted", [1, 2, 4, 7])
+def test_repartition_keeps_the_rows(wanted: int) -> None:
+    array = XShards.partition(np.arange(10), num_shards=3).repartition(wanted)
+    assert array.num_partitions() == wanted
+    assert np.concatenate(array.collect()).tolist() == list(range(10))
+    dicts = XShards.partition({"x": np.arange(5), "y": np.ones(5)}, num_shards=2)
+    moved = dicts.repartition(wanted)
+    assert moved.num_partitions() == wanted
+    assert sorted(x for s in moved.collect() for x in s["x"].tolist()) == list(range(5))
+    lists = SparkXShards([[[1, 2, 3]], [[4]]]).repartition(wanted)
+    assert [x for shard in lists.collect() for x in shard] == [1, 2, 3, 4]
+    table = pd.concat(frames().repartition(wanted).collect())
+    pd.testing.assert_frame_equal(table, pd.concat(frames().collect()))
+    objects = SparkXShards([["a"], ["b"], ["c"]]).repartition(wanted)
+    assert (objects.num_partitions(), objects.collect()) == (wanted, ["a", "b", "c"])
+
+
+def test_lazy_operations_wait() -> None:
+    made = SparkXShards.lazy([[1], [0]])
+    bad = made.transform_shard(lambda shard: 1 // shard)
+    assert not bad.is_cached()
+    assert bad.num_partitions() == 2
+    with pytest.raises(orca.errors.WorkerFailedError, match="ZeroDivisionError"):
+        bad.collect()
+    good = made.transform_shard(lambda shard: shard + 1).cache()
+    assert good.is_cached()
+    assert good.uncache().compute().collect() == [2, 1]
+
+
+def test_pickles_are_written_whole_and_read_again(tmp_path: Path) -> None:
+    made = SparkXShards([[np.arange(3), "a"], [], [{"k": pd.DataFrame({"a": [1]})}]])
+    folder = f"file://{tmp_path}/saved"
+    assert made.save_pickle(folder) is made
+    read = XShards.load_pickle(folder)
+    assert read.num_partitions() == 3
+    np.testing.assert_array_equal(read.first(), np.arange(3))
+    assert read.collect()[2]["k"].equals(pd.DataFrame({"a": [1]}))
+    assert XShards.load_pickle(folder, minPartitions=5).num_partitions() == 5
+    with pytest.raises(orca.errors.FailedPreconditionError, match="exists already"):
+        made.save_pickle(folder)
+    with pytest.raises(orca.errors.FailedPreconditionError, match="no files of save_pickle"):
+        XShards.load_pickle(str(tmp_path / "other"))
+    assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+
+
+def test_a_shared_value_is_there_on_every_worker() -> None:
+    shared = SharedValue({"weights": np.arange(3)})
+    found = XShards.partition(np.arange(4)).transform_shard(
+        lambda shard: shard + shared.value["weights"].sum()
+    )
+    assert np.concatenate(found.collect()).tolist() == [3, 4, 5, 6]
+    shared.unpersist()
+    with pytest.raises(orca.errors.FailedPreconditionError, match="given up"):
+        _ = shared.value
+
+
+def test_classes_have_the_names_of_their_time() -> None:
+    bigdl = importlib.import_module("bigdl.orca.data")
+    zoo = importlib.import_module("zoo.orca.data")
+    assert bigdl.SparkXShards([[[1]]])._get_class_name() == "builtins.list"
+    assert zoo.SparkXShards([[[1]]])._get_class_name() == "list"
+    assert frames()._get_class_name() == "pandas.core.frame.DataFrame"
+    assert list(frames().get_schema()["columns"]) == ["a", "b"]
+    assert SparkXShards([[1]]).get_schema() is None
