@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import numpy as np
@@ -128,10 +129,15 @@ def train_plainly(
 IN_ORDER = {"shuffle": False}
 
 
+def estimator_class(root: str) -> Any:
+    """The Estimator of an import root: "orca", "bigdl" or "zoo"."""
+    package = "orca" if root == "orca" else f"{root}.orca"
+    return importlib.import_module(f"{package}.learn.pytorch").Estimator
+
+
 def estimator(workers: int = 2, **changes: Any) -> Any:
     """An Estimator of the net, trained on rows in their order, so that it can be compared."""
-    from orca.learn.pytorch import Estimator
-
+    made_by = changes.pop("estimator_class", None) or estimator_class("orca")
     given: dict[str, Any] = {
         "model": net,
         "optimizer": OPTIMIZERS["sgd"],
@@ -139,7 +145,7 @@ def estimator(workers: int = 2, **changes: Any) -> Any:
         "config": IN_ORDER,
         "workers_per_node": workers,
     }
-    return Estimator.from_torch(**(given | changes))
+    return made_by.from_torch(**(given | changes))
 
 
 def trained_plainly(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import itertools
+import logging
 import os
 import uuid
 import weakref
@@ -20,7 +21,8 @@ from orca import running
 from orca._native import _core
 from orca.adapters.torch import loop
 from orca.adapters.torch.feeds import ArraySource, LoaderSource
-from orca.adapters.torch.records import load_checkpoint, load_file, write_file
+from orca.adapters.torch.names import load_plain_state, plain_state, unwrapped
+from orca.adapters.torch.records import is_java, load_checkpoint, load_file, write_file
 from orca.adapters.torch.session import ModelSpec, Session, make_models
 from orca.adapters.torch.trees import pack, unpack
 from orca.context import OrcaContext, active_context, current_context
@@ -34,6 +36,7 @@ from orca.learn.trigger import Trigger
 from orca.learn.validation_methods import Loss, ValidationMethod
 from orca.pickles import dumps
 
+_log = logging.getLogger("orca")
 _numbers = itertools.count()
 _dropped: list[str] = []  # Estimators that are gone, and that workers may still keep
 
@@ -300,7 +303,7 @@ class TorchEstimator:
         state = self._state_dict_or_none()
         if state is not None:
             for model, found in zip(models, state["models"], strict=True):
-                model.load_state_dict(found)
+                load_plain_state(model, found)
         return models[0] if len(models) == 1 else models
 
     @_translated
@@ -317,16 +320,23 @@ class TorchEstimator:
         """Goes on from a state dict of ``get_state_dict``."""
         self._take(state)
 
-    def _take(self, state: dict[str, Any]) -> None:
-        if isinstance(state, nn.Module):
+    def _take(self, state: Any) -> None:
+        """Goes on from a state dict of an Estimator or of a model, or from models themselves."""
+        listed = state if isinstance(state, list | tuple) else [state]
+        if all(isinstance(model, nn.Module) for model in listed):
             if self._spec.model is None:
                 self._spec = replace(self._spec, model=state)
                 self._pickled = None
-            state = state.state_dict()
-        if "models" not in state:  # The state dict of a model alone.
+            state = [model.state_dict() for model in listed]
+        if isinstance(state, list | tuple):
+            state = {"models": list(state)}
+        elif "models" not in state:  # The state dict of a model alone.
             state = {"models": [state]}
+        models = []
         for model, found in zip(self._fresh_models(), state["models"], strict=True):
-            _check_fits(model, found)
+            models.append(unwrapped(found, model))
+            _check_fits(model, models[-1])
+        state = {**state, "models": models}
         self._state = pack(unpack({"epoch": 0, "optimizers": [], "schedulers": []} | state))
         self._epochs_done = int(state.get("epoch", 0))
         self._version = uuid.uuid4().hex
@@ -355,9 +365,10 @@ class TorchEstimator:
         """
         path = Path(model_path)
         if path.is_dir():
-            self._take(load_checkpoint(str(path), None))
+            self._take(load_checkpoint(str(path), None, trust=trust, generation=self._generation))
         else:
             self._take(load_file(path, trust=trust, generation=self._generation))
+            _warn_of_optimizer(path)
         if loss is not None:
             self._spec = replace(self._spec, loss=loss)
             self._pickled = None
@@ -372,10 +383,15 @@ class TorchEstimator:
 
     @_translated
     def load_orca_checkpoint(
-        self, path: str, version: int | None = None, prefix: str | None = None
+        self,
+        path: str,
+        version: int | None = None,
+        prefix: str | None = None,
+        *,
+        trust: bool = False,
     ) -> None:
         """Goes on from a checkpoint that ``fit`` wrote: the newest below ``path``, or number ``version``."""
-        self._take(load_checkpoint(path, version))
+        self._take(load_checkpoint(path, version, trust=trust, generation=self._generation))
 
     @staticmethod
     def latest_checkpoint(checkpoint_dir: str) -> str:
@@ -524,9 +540,20 @@ class TorchEstimator:
         return ArraySource(store, has, is_frame and self._rules.frames_as_float32)
 
 
+def _warn_of_optimizer(path: Path) -> None:
+    """Analytics Zoo's bigdl backend wrote the optimizer of its engine beside the weights."""
+    beside = path.with_name(f"{path.stem}_optim{path.suffix}")
+    if beside.is_file() and is_java(beside):
+        _log.warning(
+            "%s is not read: it is an optimizer of BigDL's engine on the JVM; the Estimator's own "
+            "optimizer begins anew",
+            beside,
+        )
+
+
 def _check_fits(model: nn.Module, state: dict[str, Any]) -> None:
     """Names the first tensor that a model and a state dict do not share."""
-    own = model.state_dict()
+    own = plain_state(model)
     for name, tensor in own.items():
         if name not in state:
             raise InvalidArgumentError(

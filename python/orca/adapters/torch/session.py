@@ -14,6 +14,7 @@ from torch import nn
 from orca import running
 from orca.adapters.torch.batch_norm import Share, join_batch_norms
 from orca.adapters.torch.losses import Criterion, required_arguments
+from orca.adapters.torch.names import load_plain_state, plain_name
 from orca.adapters.torch.optimizers import Ftrl, make_optimizer
 from orca.adapters.torch.replicas import DrivenReplicas, Replicas, _broadcast
 from orca.adapters.torch.shared_state import ELEMENTWISE, SharedState
@@ -216,7 +217,7 @@ class Session:
             own = {name: id(p) for name, p in model.named_parameters(remove_duplicate=False)}
             models.append(
                 {
-                    name: places.get(own.get(name, 0), value)
+                    plain_name(name): places.get(own.get(name, 0), value)
                     for name, value in model.state_dict().items()
                 }
             )
@@ -236,7 +237,7 @@ class Session:
 
     def _load(self, state: dict[str, Any]) -> None:
         for model, found in zip(self.models, state["models"], strict=True):
-            model.load_state_dict(found)
+            load_plain_state(model, found)
         for optimizer, found in zip(self.optimizers, state.get("optimizers", ()), strict=False):
             optimizer.load_state_dict(found)
         all_of_them = (*self.schedulers, *self.rates)
@@ -251,7 +252,7 @@ class Session:
         """What the optimizers update, by name."""
         several = len(self.models) > 1
         names = {
-            id(p): f"{i}.{name}" if several else name
+            id(p): f"{i}.{plain_name(name)}" if several else plain_name(name)
             for i, model in enumerate(self.models)
             for name, p in model.named_parameters()
         }
