@@ -12,6 +12,7 @@ import torch
 
 from orca import running
 from orca._native import _core
+from orca.adapters.torch.optimizers import load_optimizer_state
 from orca.adapters.torch.shared_state import shared_block
 from orca.adapters.torch.trees import type_name
 from orca.data import SharedBlock
@@ -229,7 +230,7 @@ class DrivenReplicas(Replicas):
             _broadcast(parameter.data, best)
         states = broadcast_object([o.state_dict() for o in self.optimizers], best)
         for optimizer, state in zip(self.optimizers, states, strict=True):
-            optimizer.load_state_dict(state)
+            load_optimizer_state(optimizer, state)
 
 
 class _Plain:

@@ -15,7 +15,7 @@ from orca import running
 from orca.adapters.torch.batch_norm import Share, join_batch_norms
 from orca.adapters.torch.losses import Criterion, required_arguments
 from orca.adapters.torch.names import load_plain_state, plain_name
-from orca.adapters.torch.optimizers import Ftrl, make_optimizer
+from orca.adapters.torch.optimizers import Ftrl, load_optimizer_state, make_optimizer
 from orca.adapters.torch.replicas import DrivenReplicas, Replicas, _broadcast
 from orca.adapters.torch.shared_state import ELEMENTWISE, SharedState
 from orca.adapters.torch.training_operator import TrainingOperator
@@ -236,10 +236,16 @@ class Session:
         }
 
     def _load(self, state: dict[str, Any]) -> None:
+        converted: set[int] = set()
         for model, found in zip(self.models, state["models"], strict=True):
             load_plain_state(model, found)
+            converted |= {
+                id(p)
+                for name, p in model.named_parameters()
+                if found[plain_name(name)].dtype is not p.dtype
+            }
         for optimizer, found in zip(self.optimizers, state.get("optimizers", ()), strict=False):
-            optimizer.load_state_dict(found)
+            load_optimizer_state(optimizer, found, converted)
         all_of_them = (*self.schedulers, *self.rates)
         for scheduler, found in zip(all_of_them, state.get("schedulers", ()), strict=False):
             scheduler.load_state_dict(found)
