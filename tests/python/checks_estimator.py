@@ -253,6 +253,14 @@ def ledger_loader(kind: str, size: int, batch_size: int) -> Any:
         return DataLoader(numbers, batch_size=batch_size, shuffle=True, generator=generator)
     if kind == "stream":
         return DataLoader(Stream(size), batch_size=batch_size)
+    if kind.startswith("stateful"):
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+        data: Any = Stream(size) if kind == "stateful stream" else numbers
+        workers = int(kind == "stateful, with a process")
+        return StatefulDataLoader(
+            data, batch_size=batch_size, shuffle=data is numbers, num_workers=workers
+        )
     raise ValueError(kind)
 
 
