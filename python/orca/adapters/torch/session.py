@@ -147,6 +147,10 @@ class Session:
         changed = ("train_epoch", "train_batch", "forward_batch")
         return self._operator_changes(changed) or self.criterion is None
 
+    def operator_counts(self) -> bool:
+        """Whether the steps of the training operator are counted by its base class."""
+        return self.operator is not None and not self._operator_changes(("train_epoch",))
+
     def operator_validates(self) -> bool:
         """Whether the training operator evaluates."""
         return self._operator_changes(("validate", "validate_batch", "forward_batch"))

@@ -379,7 +379,10 @@ class DrivenTrainer(Trainer):
         else:
             found = self._callback_epoch(iter(steps))
         steps.finish()
-        session.sync.settle(steps.count)
+        missed = session.sync.settle(steps.count, (*session.schedulers, *session.rates))
+        session.global_step += missed
+        if session.operator_counts():
+            session.operator.global_step += missed
         session.average_buffers(steps.rows)
         counted = {"batch_count": steps.count, "num_samples": steps.rows}
         return {"epoch": session.epoch + 1} | counted | found
