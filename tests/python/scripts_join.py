@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from orca.learn.metrics import Accuracy
 
 
 def place() -> str:
-    return os.readlink("/proc/self/ns/net")
+    return str(Path("/proc/self/ns/net").readlink())
 
 
 def close(found: Any, expected: torch.nn.Module) -> None:

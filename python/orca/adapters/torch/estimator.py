@@ -22,6 +22,7 @@ from orca._native import _core
 from orca.adapters.torch import loop
 from orca.adapters.torch.feeds import ArraySource, LoaderSource
 from orca.adapters.torch.names import load_plain_state, plain_state, unwrapped
+from orca.adapters.torch.positions import in_any_order
 from orca.adapters.torch.records import is_java, load_checkpoint, load_file, write_file
 from orca.adapters.torch.session import ModelSpec, Session, make_models
 from orca.adapters.torch.trees import pack, unpack
@@ -29,6 +30,7 @@ from orca.context import OrcaContext, active_context, current_context
 from orca.data import ArrayStore, Shard
 from orca.errors import FailedPreconditionError, InvalidArgumentError
 from orca.generations import Generation
+from orca.learn import ray_estimator, spark_estimator
 from orca.learn.metrics import Metric
 from orca.learn.pytorch.callbacks.model_checkpoint import ModelCheckpoint
 from orca.learn.pytorch.utils import process_stats
@@ -86,7 +88,7 @@ class Rules:
         )
 
 
-class TorchEstimator:
+class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
     """Trains, evaluates and predicts with a PyTorch model on the workers of the context.
 
     Made by ``Estimator.from_torch``. One thread at a time may use it.
@@ -108,7 +110,7 @@ class TorchEstimator:
         self.backend = backend
         self._rules = Rules.of(backend, generation)
         self._workers_per_node = workers_per_node
-        self._model_dir = model_dir
+        self._model_dir = _mounted(model_dir)
         self._id = f"{os.getpid()}-{next(_numbers)}-{uuid.uuid4().hex[:8]}"
         self._version = "new"
         weakref.finalize(self, _dropped.append, self._id)
@@ -123,6 +125,7 @@ class TorchEstimator:
     # --- the user's calls
 
     @_translated
+    @in_any_order
     def fit(
         self,
         data: Any,
@@ -192,6 +195,7 @@ class TorchEstimator:
             model_dir=self._model_dir,
             trigger=Trigger.convert_trigger(checkpoint_trigger) and checkpoint_trigger,
             summary=self._summary,
+            tags=self._tags(validation_methods),
             use_tqdm=self._use_tqdm,
         )
         results = self._run(loop.fit, options, seed=seed)
@@ -207,6 +211,7 @@ class TorchEstimator:
         return [self._reduce(each) for each in stats]
 
     @_translated
+    @in_any_order
     def evaluate(
         self,
         data: Any,
@@ -219,6 +224,7 @@ class TorchEstimator:
         label_cols: Any = None,
         callbacks: Any = None,
         validation_methods: Any = None,
+        validation_metrics: Any = None,
     ) -> Any:
         """Evaluates on the workers.
 
@@ -233,6 +239,7 @@ class TorchEstimator:
             label_cols: Of data frames.
             callbacks: What is called during evaluation.
             validation_methods: In the place of the Estimator's metrics.
+            validation_metrics: Accepted; Analytics Zoo ignored it, too.
 
         Returns:
             The metrics over all rows, the loss as ``val_loss``, and ``num_samples``; with backend
@@ -266,6 +273,18 @@ class TorchEstimator:
         found = [m.metric() if isinstance(m, ValidationMethod) else m for m in listed]
         return tuple(metric for metric in found if metric is not None)
 
+    def _tags(self, methods: Any) -> dict[str, str]:
+        """What event files call metrics, where that is not their own name."""
+        if not self._rules.engine_names:
+            return {}
+        named = {
+            name: metric.engine_name
+            for metric in self._metrics(methods)
+            if getattr(metric, "engine_name", None)
+            for name in Metric.convert_metrics_dict([metric], backend="pytorch")
+        }
+        return {"val_loss": "Loss"} | named
+
     @staticmethod
     def _by_engine_names(
         found: dict[str, Any], metrics: tuple[Any, ...], methods: Any
@@ -288,8 +307,12 @@ class TorchEstimator:
         feature_cols: Any = None,
         profile: bool = False,
         callbacks: Any = None,
+        output_cols: Any = None,
     ) -> Any:
-        """Predicts; returns an array with one row a row of ``data``."""
+        """Predicts; returns an array with one row a row of ``data``.
+
+        ``output_cols`` are for Spark DataFrames, which are not in this release.
+        """
         source = self._source(data, feature_cols, None, has_target=False)
         if not isinstance(source, ArraySource):
             raise InvalidArgumentError("predict wants arrays, tensors or shards")
@@ -567,6 +590,13 @@ def _check_fits(model: nn.Module, state: dict[str, Any]) -> None:
             )
     if extra := [name for name in state if name not in own]:
         raise InvalidArgumentError(f"this is the state of another model: it has {extra[0]!r}")
+
+
+def _mounted(folder: str | None) -> str | None:
+    """Where Databricks mounts its file system."""
+    if folder is None or not folder.startswith("dbfs:/"):
+        return folder
+    return f"/dbfs/{folder.removeprefix('dbfs:/')}"
 
 
 def _is_creator(data: Any) -> bool:

@@ -235,7 +235,8 @@ def _unpickle(path: Path) -> Any:
 class Summary:
     """Event files of one training in ``<folder>/train`` and ``<folder>/validation``."""
 
-    def __init__(self, folder: str | None) -> None:
+    def __init__(self, folder: str | None, tags: dict[str, str]) -> None:
+        self._tags = tags
         is_on = folder is not None and running.rank() == 0
         self._train = _core.EventWriter(str(Path(folder or "") / "train")) if is_on else None
         self._validation = (
@@ -260,7 +261,8 @@ class Summary:
             return
         for name, value in found.items():
             if name != "num_samples" and _is_number(value):
-                self._validation.add_scalar(name, float(value), session.global_step)
+                tag = self._tags.get(name, name)
+                self._validation.add_scalar(tag, float(value), session.global_step)
 
     def close(self) -> None:
         """Returns when all is on the disk."""

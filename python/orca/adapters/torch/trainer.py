@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,7 @@ class FitOptions:
     model_dir: str | None = None
     trigger: Any = None
     summary: str | None = None
+    tags: dict[str, str] = field(default_factory=dict)
     use_tqdm: bool = False
 
 
@@ -111,7 +112,7 @@ class Trainer:
         self._policy = Policy(options, session)
         self._begin_step = session.global_step
         self._loss = math.nan
-        self._summary = Summary(options.summary)
+        self._summary = Summary(options.summary, options.tags)
         self._checkpoints = (
             Checkpoints(options.model_dir, Trigger.convert_trigger(options.trigger))
             if options.model_dir is not None and options.trigger is not None

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from orca.context import active_context
-from orca.errors import InvalidArgumentError
+from orca.errors import FailedPreconditionError, InvalidArgumentError
 from orca.generations import ORCA, Generation
 from orca.learn.metrics import Metric
 from orca.learn.optimizers import SGD
@@ -93,6 +93,16 @@ def bind(generation: Generation) -> Any:
                     sync_batchnorm=sync_batchnorm,
                     operator=training_operator_cls,
                     hook=initialization_hook,
+                )
+
+        @staticmethod
+        def from_mmcv(**given: Any) -> Any:
+            """Not in this release."""
+            with generation.errors():
+                raise FailedPreconditionError(
+                    "Estimator.from_mmcv is not in this release: mmcv 1.x, which it ran, has no build "
+                    "for today's torch; give the model to from_torch, with a TrainingOperator for "
+                    "its loop"
                 )
 
     return Estimator
