@@ -68,6 +68,34 @@ def same(found: nn.Module, expected: nn.Module) -> None:
     torch.testing.assert_close(found.state_dict(), expected.state_dict(), rtol=1e-11, atol=1e-13)
 
 
+# --- 1.3: a setting that Estimators obey
+
+
+class Alone:
+    """A data creator that must not run twice at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self.mark = folder / "inside"
+
+    def __call__(self, config: dict[str, Any], batch_size: int) -> Any:
+        self.mark.touch(exist_ok=False)
+        assert sum(range(2_000_000)) > 0  # Takes a while.
+        self.mark.unlink()
+        return DataLoader(tensors(), batch_size)
+
+
+def test_data_creators_may_run_one_at_a_time(root: str, tmp_path: Path) -> None:
+    settings = importlib.import_module(f"{root}.orca").OrcaContext
+    settings.serialize_data_creator = True
+    try:
+        est = estimator(root, 4)
+        alone = Alone(tmp_path)
+        est.fit(alone, batch_size=8, validation_data=alone)
+        assert est.evaluate(alone, batch_size=8)["num_samples"] == 24
+    finally:
+        settings.serialize_data_creator = False
+
+
 # --- 4.1, 4.8: modules
 
 

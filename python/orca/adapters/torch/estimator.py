@@ -103,8 +103,10 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         workers_per_node: int,
         model_dir: str | None,
         use_tqdm: bool = False,
+        settings: Any = None,
     ) -> None:
         self._spec = spec
+        self._settings = settings
         self._use_tqdm = use_tqdm
         self._generation = generation
         self.backend = backend
@@ -557,7 +559,8 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         if isinstance(data, DataLoader):
             return LoaderSource(data, is_creator=False)
         if _is_creator(data):
-            return LoaderSource(data, is_creator=True)
+            in_turn = getattr(self._settings, "serialize_data_creator", False)
+            return LoaderSource(data, is_creator=True, in_turn=in_turn)
         is_frame = hasattr(data, "iloc")
         store, has = _store_of(data, features, labels, has_target)
         return ArraySource(store, has, is_frame and self._rules.frames_as_float32)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import inspect
+import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -62,16 +67,27 @@ class LoaderSource:
 
     loader: Any
     is_creator: bool
+    in_turn: bool = False  # whether the workers of a machine call it one after the other
 
     def open(self, batch_size: int, config: dict[str, Any], shuffle: bool) -> Feed:
         """The batches of this worker; calls a creator."""
         if not self.is_creator:
             return _open_loader(self.loader, whole=True)
-        return _open_loader(
-            call_creator(self.loader, config, batch_size),
-            whole=False,
-            again=lambda: call_creator(self.loader, config, batch_size),
-        )
+
+        def create() -> Any:
+            with _turn() if self.in_turn else nullcontext():
+                return call_creator(self.loader, config, batch_size)
+
+        return _open_loader(create(), whole=False, again=create)
+
+
+@contextmanager
+def _turn() -> Iterator[None]:
+    """Waits until no other worker of this user and machine is inside."""
+    path = Path(tempfile.gettempdir()) / f".orcadata-{os.getuid()}.lock"
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # Ends with the file, or the process.
+        yield
 
 
 class Feed:

@@ -16,8 +16,8 @@ __all__ = ["Estimator", "bind"]
 _BACKENDS = ("bigdl", "torch_distributed", "ray", "spark", "horovod")
 
 
-def bind(generation: Generation) -> Any:
-    """The Estimator of an import root."""
+def bind(generation: Generation, settings: Any = None) -> Any:
+    """The Estimator of an import root, with the settings of its ``OrcaContext``."""
 
     class Estimator:
         """Makes Estimators of PyTorch models."""
@@ -93,6 +93,7 @@ def bind(generation: Generation) -> Any:
                     sync_batchnorm=sync_batchnorm,
                     operator=training_operator_cls,
                     hook=initialization_hook,
+                    settings=settings,
                 )
 
         @staticmethod
@@ -159,6 +160,7 @@ def _make(generation: Generation, backend: str, **given: Any) -> Any:
         workers_per_node=given["workers_per_node"],
         model_dir=given["model_dir"],
         use_tqdm=given["use_tqdm"],
+        settings=given["settings"],
     )
 
 
