@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import checks_estimator as checks
 import orca
+from processes import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -813,6 +814,21 @@ def test_ready_made_callbacks_run(root: str, tmp_path: Path) -> None:
 
     steps = [step for step, _, _ in _core.read_scalars(str(tmp_path), "train_loss")]
     assert {2, 4} <= set(steps)
+
+
+def test_a_bar_shows_every_epoch(root: str, capfd: pytest.CaptureFixture[str]) -> None:
+    bar = module(root, "pytorch.callbacks.tqdm").TqdmCallback
+    est = estimator(root)
+    stats = est.fit(checks.rows(24), epochs=2, batch_size=job_batch(root, 8), callbacks=[bar()])
+    assert len(stats) == 2
+    said = ""
+
+    def is_shown() -> bool:
+        nonlocal said
+        said += capfd.readouterr().err
+        return all(text in said for text in ("epoch 1/2", "epoch 2/2", "3batch", "loss="))
+
+    wait_until(is_shown, 10, "the bars are shown")
 
 
 def log_records(data: bytes) -> Iterator[bytes]:
