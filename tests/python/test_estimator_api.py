@@ -356,6 +356,23 @@ def test_settings_reach_the_workers(root: str, tmp_path: Path) -> None:
         estimator(root, config={"batch_size": 4})
 
 
+def test_the_config_says_how_arrays_become_batches(root: str) -> None:
+    x, y = checks.rows(27)
+    batch = job_batch(root, 8)
+    est = estimator(root, config={"shuffle": False, "drop_last": True})
+    stats = est.fit((x, y), epochs=2, batch_size=batch, validation_data=(x, y))
+    assert [(s["batch_count"], s["num_samples"]) for s in stats] == [(3, 24)] * 2
+    assert stats[0]["val_num_samples"] == 27
+    whole = estimator(root)
+    whole.fit((x[:24], y[:24]), epochs=2, batch_size=batch)
+    same(est.get_model(), whole.get_model())
+    shuffled = estimator(root, config={})
+    shuffled.fit(checks.rows(24), epochs=1, batch_size=batch)
+    assert not torch.equal(shuffled.get_model().first.weight, trained().first.weight)
+    few = estimator(root, config={"drop_last": True})
+    assert few.fit(checks.rows(5), batch_size=batch)[0]["num_samples"] == 0
+
+
 def test_the_state_of_the_spark_backend_is_in_model_dir(root: str, tmp_path: Path) -> None:
     est = estimator(root, model_dir=str(tmp_path))
     est.fit(checks.rows(8), batch_size=4)
@@ -839,30 +856,38 @@ def log_records(data: bytes) -> Iterator[bytes]:
             at += left
             continue
         length, kind = struct.unpack_from("<HB", data, at + 4)
-        record += data[at + 7 : at + 7 + length]
         at += 7 + length
+        if at > len(data):  # It is still being written.
+            return
+        record += data[at - length : at]
         if kind in (1, 4):  # whole, or the last part
             yield record
             record = b""
 
 
-def test_statistics_go_to_weights_and_biases(root: str, tmp_path: Path) -> None:
+def logged(folder: Path) -> tuple[list[float], dict[str, str]]:
+    """The losses and the config of the only run below a folder."""
     from wandb.proto import wandb_internal_pb2
 
-    callback = module(root, "pytorch.callbacks.wandb").WandbLoggerCallback
-    logger = callback("project", log_config=True, watch_model=True, mode="offline", dir=tmp_path)
-    est = estimator(root)
-    stats = est.fit(checks.rows(24), epochs=2, batch_size=job_batch(root, 8), callbacks=[logger])
-    (path,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")  # Rank 0's alone.
+    (path,) = folder.glob("wandb/offline-run-*/run-*.wandb")
     losses, config = [], {}
     for data in log_records(path.read_bytes()):
         record = wandb_internal_pb2.Record.FromString(data)
         config |= {item.key: item.value_json for item in record.run.config.update}
-        losses += [
-            float(item.value_json)
-            for item in record.history.item
-            if (item.key or "/".join(item.nested_key)) == "train_loss"
-        ]
+        items = {tuple(item.nested_key): item.value_json for item in record.history.item}
+        if ("train_loss",) in items:
+            losses.append(float(items["train_loss",]))
+    return losses, config
+
+
+def test_statistics_go_to_weights_and_biases(root: str, tmp_path: Path) -> None:
+    callback = module(root, "pytorch.callbacks.wandb").WandbLoggerCallback
+    logger = callback("project", log_config=True, watch_model=True, mode="offline", dir=tmp_path)
+    est = estimator(root)
+    stats = est.fit(checks.rows(24), epochs=2, batch_size=job_batch(root, 8), callbacks=[logger])
+    # Another process writes the file.
+    wait_until(lambda: len(logged(tmp_path)[0]) == 2, 20, "both epochs are in the file")
+    losses, config = logged(tmp_path)
     assert losses == pytest.approx([epoch["train_loss"] for epoch in stats], rel=1e-6)
     assert config["shuffle"] == "false"
 

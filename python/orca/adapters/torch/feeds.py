@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import inspect
+import itertools
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -41,7 +42,13 @@ class ArraySource:
 
     def open(self, batch_size: int, config: dict[str, Any], shuffle: bool) -> Feed:
         """The batches of this worker."""
-        return _ArrayFeed(self, batch_size, bool(config.get("shuffle", True)) and shuffle)
+        is_training = shuffle
+        return _ArrayFeed(
+            self,
+            batch_size,
+            shuffle=is_training and bool(config.get("shuffle", True)),
+            drop_last=is_training and bool(config.get("drop_last", False)),
+        )
 
     def slices(self, begin: int, end: int, batch_size: int) -> Iterator[Any]:
         """The rows from ``begin`` to ``end``, in their order, in batches."""
@@ -107,9 +114,12 @@ class Feed:
 
 
 class _ArrayFeed(Feed):
-    def __init__(self, source: ArraySource, batch_size: int, shuffle: bool) -> None:
+    def __init__(
+        self, source: ArraySource, batch_size: int, *, shuffle: bool, drop_last: bool
+    ) -> None:
         self._source, self._batch_size, self._shuffle = source, batch_size, shuffle
-        self.rows = len(source.store)
+        rows = len(source.store)
+        self.rows = rows // batch_size * batch_size if drop_last else rows
         self.steps = -(-self.rows // batch_size)
 
     def epoch(self, number: int, seed: int) -> Iterator[Batch]:
@@ -125,7 +135,7 @@ class _ArrayFeed(Feed):
             framework="torch",
         )
         arrange = _arrange(self._source)
-        for batch in batches:
+        for batch in itertools.islice(batches, self.steps):
             made = arrange(batch)
             yield made, count_rows(made)
 
