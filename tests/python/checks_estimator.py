@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import numpy as np
@@ -128,10 +129,15 @@ def train_plainly(
 IN_ORDER = {"shuffle": False}
 
 
+def estimator_class(root: str) -> Any:
+    """The Estimator of an import root: "orca", "bigdl" or "zoo"."""
+    package = "orca" if root == "orca" else f"{root}.orca"
+    return importlib.import_module(f"{package}.learn.pytorch").Estimator
+
+
 def estimator(workers: int = 2, **changes: Any) -> Any:
     """An Estimator of the net, trained on rows in their order, so that it can be compared."""
-    from orca.learn.pytorch import Estimator
-
+    made_by = changes.pop("estimator_class", None) or estimator_class("orca")
     given: dict[str, Any] = {
         "model": net,
         "optimizer": OPTIMIZERS["sgd"],
@@ -139,7 +145,7 @@ def estimator(workers: int = 2, **changes: Any) -> Any:
         "config": IN_ORDER,
         "workers_per_node": workers,
     }
-    return Estimator.from_torch(**(given | changes))
+    return made_by.from_torch(**(given | changes))
 
 
 def trained_plainly(
@@ -247,6 +253,14 @@ def ledger_loader(kind: str, size: int, batch_size: int) -> Any:
         return DataLoader(numbers, batch_size=batch_size, shuffle=True, generator=generator)
     if kind == "stream":
         return DataLoader(Stream(size), batch_size=batch_size)
+    if kind.startswith("stateful"):
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+        data: Any = Stream(size) if kind == "stateful stream" else numbers
+        workers = int(kind == "stateful, with a process")
+        return StatefulDataLoader(
+            data, batch_size=batch_size, shuffle=data is numbers, num_workers=workers
+        )
     raise ValueError(kind)
 
 

@@ -172,6 +172,31 @@ def test_samplers_draw_once_for_all_workers(kind: str) -> None:
     est.shutdown()
 
 
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize(
+    "kind", ["stateful", "stateful, with a process", "stateful stream", "stateful object"]
+)
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata's own use
+def test_a_stateful_data_loader_is_a_data_loader(kind: str, workers: int) -> None:
+    est = Estimator.from_torch(
+        model=checks.ledger,
+        optimizer=checks.ledger_optimizer,
+        loss=checks.LedgerLoss(),
+        config={"size": 20},
+        workers_per_node=workers,
+    )
+    data: Any = checks.LedgerCreator(kind, 20)
+    if kind == "stateful object":
+        data = checks.ledger_loader("stateful", 20, 6)
+    stats = est.fit(data, epochs=2, batch_size=6)
+    assert est.get_model().count.tolist() == [2] * 20
+    assert [s["num_samples"] for s in stats] == [20, 20]
+    assert est.evaluate(data, batch_size=6)["num_samples"] == 20
+    est.fit(data, epochs=1, batch_size=6)
+    assert est.get_model().count.tolist() == [3] * 20
+    est.shutdown()
+
+
 class Masked(nn.Module):
     def __init__(self) -> None:
         super().__init__()

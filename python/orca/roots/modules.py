@@ -19,13 +19,17 @@ __all__ = ["add_root"]
 _LEARN = {
     f"orca.learn.{name}": f"orca.learn.{name}"
     for name in (
+        "base_estimator",
         "metrics",
         "optimizers",
         "pytorch.callbacks",
         "pytorch.pytorch_metrics",
         "pytorch.training_operator",
         "pytorch.utils",
+        "ray_estimator",
+        "spark_estimator",
         "trigger",
+        "utils",
     )
 }
 _ALIASES = {
@@ -56,7 +60,6 @@ _NOT_YET_IN_ORCA = (
     "orca.data.transformer",
     "orca.data.utils",
     "orca.inference",
-    "orca.learn.base_estimator",
     "orca.learn.bigdl",
     "orca.learn.horovod",
     "orca.learn.mpi",
@@ -65,11 +68,8 @@ _NOT_YET_IN_ORCA = (
     "orca.learn.pytorch.pytorch_pyspark_estimator",
     "orca.learn.pytorch.pytorch_ray_estimator",
     "orca.learn.pytorch.torch_runner",
-    "orca.learn.ray_estimator",
-    "orca.learn.spark_estimator",
     "orca.learn.tf",
     "orca.learn.tf2",
-    "orca.learn.utils",
     "orca.ray",
     "orca.test_zoo_utils",
     "orca.tfpark",

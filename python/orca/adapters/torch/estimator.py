@@ -26,13 +26,16 @@ from orca import running
 from orca._native import _core
 from orca.adapters.torch import loop
 from orca.adapters.torch.feeds import ArraySource, LoaderSource
-from orca.adapters.torch.records import load_checkpoint, load_file, write_file
+from orca.adapters.torch.names import load_plain_state, plain_state, unwrapped
+from orca.adapters.torch.positions import in_any_order
+from orca.adapters.torch.records import is_java, load_checkpoint, load_file, write_file
 from orca.adapters.torch.session import ModelSpec, Session, make_models
 from orca.adapters.torch.trees import pack, unpack
 from orca.context import OrcaContext, active_context, current_context
 from orca.data import ArrayStore, Shard, SparkXShards
 from orca.errors import FailedPreconditionError, InvalidArgumentError
 from orca.generations import Generation
+from orca.learn import ray_estimator, spark_estimator
 from orca.learn.metrics import Metric
 from orca.learn.pytorch.callbacks.model_checkpoint import ModelCheckpoint
 from orca.learn.pytorch.utils import process_stats
@@ -90,7 +93,7 @@ class Rules:
         )
 
 
-class TorchEstimator:
+class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
     """Trains, evaluates and predicts with a PyTorch model on the workers of the context.
 
     Made by ``Estimator.from_torch``. Calls of several threads follow one another.
@@ -105,14 +108,16 @@ class TorchEstimator:
         workers_per_node: int,
         model_dir: str | None,
         use_tqdm: bool = False,
+        settings: Any = None,
     ) -> None:
         self._spec = spec
+        self._settings = settings
         self._use_tqdm = use_tqdm
         self._generation = generation
         self.backend = backend
         self._rules = Rules.of(backend, generation)
         self._workers_per_node = workers_per_node
-        self._model_dir = model_dir
+        self._model_dir = _mounted(model_dir)
         self._id = f"{os.getpid()}-{next(_numbers)}-{uuid.uuid4().hex[:8]}"
         self._version = "new"
         weakref.finalize(self, _dropped.append, self._id)
@@ -135,6 +140,7 @@ class TorchEstimator:
     # --- the user's calls
 
     @_translated
+    @in_any_order
     def fit(
         self,
         data: Any,
@@ -204,6 +210,7 @@ class TorchEstimator:
             model_dir=self._model_dir,
             trigger=Trigger.convert_trigger(checkpoint_trigger) and checkpoint_trigger,
             summary=self._summary,
+            tags=self._tags(validation_methods),
             use_tqdm=self._use_tqdm,
         )
         results = self._run(loop.fit, options, seed=seed)
@@ -219,6 +226,7 @@ class TorchEstimator:
         return [self._reduce(each) for each in stats]
 
     @_translated
+    @in_any_order
     def evaluate(
         self,
         data: Any,
@@ -231,6 +239,7 @@ class TorchEstimator:
         label_cols: Any = None,
         callbacks: Any = None,
         validation_methods: Any = None,
+        validation_metrics: Any = None,
     ) -> Any:
         """Evaluates on the workers.
 
@@ -245,6 +254,7 @@ class TorchEstimator:
             label_cols: Of data frames.
             callbacks: What is called during evaluation.
             validation_methods: In the place of the Estimator's metrics.
+            validation_metrics: Accepted; Analytics Zoo ignored it, too.
 
         Returns:
             The metrics over all rows, the loss as ``val_loss``, and ``num_samples``; with backend
@@ -278,6 +288,18 @@ class TorchEstimator:
         found = [m.metric() if isinstance(m, ValidationMethod) else m for m in listed]
         return tuple(metric for metric in found if metric is not None)
 
+    def _tags(self, methods: Any) -> dict[str, str]:
+        """What event files call metrics, where that is not their own name."""
+        if not self._rules.engine_names:
+            return {}
+        named = {
+            name: metric.engine_name
+            for metric in self._metrics(methods)
+            if getattr(metric, "engine_name", None)
+            for name in Metric.convert_metrics_dict([metric], backend="pytorch")
+        }
+        return {"val_loss": "Loss"} | named
+
     @staticmethod
     def _by_engine_names(
         found: dict[str, Any], metrics: tuple[Any, ...], methods: Any
@@ -300,8 +322,12 @@ class TorchEstimator:
         feature_cols: Any = None,
         profile: bool = False,
         callbacks: Any = None,
+        output_cols: Any = None,
     ) -> Any:
-        """Predicts; returns an array with one row a row of ``data``, or XShards with a "prediction"."""
+        """Predicts; returns an array with one row a row of ``data``, or XShards with a "prediction".
+
+        ``output_cols`` are for Spark DataFrames, which are not in this release.
+        """
         source = self._source(data, feature_cols, None, has_target=False)
         if not isinstance(source, ArraySource):
             raise InvalidArgumentError("predict wants arrays, tensors or shards")
@@ -316,7 +342,7 @@ class TorchEstimator:
         state = self._state_dict_or_none()
         if state is not None:
             for model, found in zip(models, state["models"], strict=True):
-                model.load_state_dict(found)
+                load_plain_state(model, found)
         return models[0] if len(models) == 1 else models
 
     @_translated
@@ -333,22 +359,29 @@ class TorchEstimator:
         """Goes on from a state dict of ``get_state_dict``."""
         self._take(state)
 
-    def _take(self, state: dict[str, Any]) -> None:
-        if isinstance(state, nn.Module):
+    def _take(self, state: Any) -> None:
+        """Goes on from a state dict of an Estimator or of a model, or from models themselves."""
+        listed = state if isinstance(state, list | tuple) else [state]
+        if all(isinstance(model, nn.Module) for model in listed):
             if self._spec.model is None:
                 self._spec = replace(self._spec, model=state)
                 self._pickled = None
-            state = state.state_dict()
-        if "models" not in state:  # The state dict of a model alone.
+            state = [model.state_dict() for model in listed]
+        if isinstance(state, list | tuple):
+            state = {"models": list(state)}
+        elif "models" not in state:  # The state dict of a model alone.
             state = {"models": [state]}
-        models = self._fresh_models()
-        if len(models) != len(state["models"]):
+        fresh = self._fresh_models()
+        if len(fresh) != len(state["models"]):
             raise InvalidArgumentError(
                 f"this is the state of {len(state['models'])} models, and this Estimator has "
-                f"{len(models)}; load it into the Estimator that it was saved from"
+                f"{len(fresh)}; load it into the Estimator that it was saved from"
             )
-        for model, found in zip(models, state["models"], strict=True):
-            _check_fits(model, found)
+        models = []
+        for model, found in zip(fresh, state["models"], strict=True):
+            models.append(unwrapped(found, model))
+            _check_fits(model, models[-1])
+        state = {**state, "models": models}
         self._state = pack(unpack({"epoch": 0, "optimizers": [], "schedulers": []} | state))
         self._epochs_done = int(state.get("epoch", 0))
         self._version = uuid.uuid4().hex
@@ -377,9 +410,10 @@ class TorchEstimator:
         """
         path = Path(model_path)
         if path.is_dir():
-            self._take(load_checkpoint(str(path), None))
+            self._take(load_checkpoint(str(path), None, trust=trust, generation=self._generation))
         else:
             self._take(load_file(path, trust=trust, generation=self._generation))
+            _warn_of_optimizer(path)
         if loss is not None:
             self._spec = replace(self._spec, loss=loss)
             self._pickled = None
@@ -394,10 +428,15 @@ class TorchEstimator:
 
     @_translated
     def load_orca_checkpoint(
-        self, path: str, version: int | None = None, prefix: str | None = None
+        self,
+        path: str,
+        version: int | None = None,
+        prefix: str | None = None,
+        *,
+        trust: bool = False,
     ) -> None:
         """Goes on from a checkpoint that ``fit`` wrote: the newest below ``path``, or number ``version``."""
-        self._take(load_checkpoint(path, version))
+        self._take(load_checkpoint(path, version, trust=trust, generation=self._generation))
 
     @staticmethod
     def latest_checkpoint(checkpoint_dir: str) -> str:
@@ -569,7 +608,8 @@ class TorchEstimator:
         if isinstance(data, DataLoader):
             return LoaderSource(data, is_creator=False)
         if _is_creator(data):
-            return LoaderSource(data, is_creator=True)
+            in_turn = getattr(self._settings, "serialize_data_creator", False)
+            return LoaderSource(data, is_creator=True, in_turn=in_turn)
         is_frame = hasattr(data, "iloc") or (
             isinstance(data, SparkXShards) and features is not None
         )
@@ -588,9 +628,20 @@ def _name_unsendable(arguments: tuple[Any, ...]) -> None:
             dumps(tuple(given.values()), tuple(given))
 
 
+def _warn_of_optimizer(path: Path) -> None:
+    """Analytics Zoo's bigdl backend wrote the optimizer of its engine beside the weights."""
+    beside = path.with_name(f"{path.stem}_optim{path.suffix}")
+    if beside.is_file() and is_java(beside):
+        _log.warning(
+            "%s is not read: it is an optimizer of BigDL's engine on the JVM; the Estimator's own "
+            "optimizer begins anew",
+            beside,
+        )
+
+
 def _check_fits(model: nn.Module, state: dict[str, Any]) -> None:
     """Names the first tensor that a model and a state dict do not share."""
-    own = model.state_dict()
+    own = plain_state(model)
     cure = "load it into the model that it was saved from"
     extra = next((name for name in state if name not in own), None)
     for name, tensor in own.items():
@@ -614,6 +665,13 @@ def _check_fits(model: nn.Module, state: dict[str, Any]) -> None:
 
 def _size(value: Any) -> str:
     return str(tuple(value.shape)) if hasattr(value, "shape") else type(value).__name__
+
+
+def _mounted(folder: str | None) -> str | None:
+    """Where Databricks mounts its file system."""
+    if folder is None or not folder.startswith("dbfs:/"):
+        return folder
+    return f"/dbfs/{folder.removeprefix('dbfs:/')}"
 
 
 def _is_creator(data: Any) -> bool:

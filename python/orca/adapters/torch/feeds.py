@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import inspect
+import itertools
+import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,7 +45,13 @@ class ArraySource:
 
     def open(self, batch_size: int, config: dict[str, Any], shuffle: bool) -> Feed:
         """The batches of this worker."""
-        return _ArrayFeed(self, batch_size, bool(config.get("shuffle", True)) and shuffle)
+        is_training = shuffle
+        return _ArrayFeed(
+            self,
+            batch_size,
+            shuffle=is_training and bool(config.get("shuffle", True)),
+            drop_last=is_training and bool(config.get("drop_last", False)),
+        )
 
     def slices(self, begin: int, end: int, batch_size: int) -> Iterator[Any]:
         """The rows from ``begin`` to ``end``, in their order, in batches."""
@@ -66,20 +77,28 @@ class LoaderSource:
 
     loader: Any
     is_creator: bool
+    in_turn: bool = False  # whether the workers of a machine call it one after the other
 
     def open(self, batch_size: int, config: dict[str, Any], shuffle: bool) -> Feed:
         """The batches of this worker; calls a creator."""
         if not self.is_creator:
             return _open_loader(self.loader, whole=True)
-        return _open_loader(
-            self._create(config, batch_size),
-            whole=False,
-            again=lambda: self._create(config, batch_size),
-        )
 
-    def _create(self, config: dict[str, Any], batch_size: int) -> Any:
-        with phase("data_creator"):
-            return call_creator(self.loader, config, batch_size)
+        def create() -> Any:
+            with phase("data_creator"), _turn() if self.in_turn else nullcontext():
+                return call_creator(self.loader, config, batch_size)
+
+        return _open_loader(create(), whole=False, again=create)
+
+
+@contextmanager
+def _turn() -> Iterator[None]:
+    """Waits until no other worker of this user and machine is inside."""
+    home = Path(os.environ.get("ORCA_HOME") or Path.home() / ".orca")
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "data_creator.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # Ends with the file, or the process.
+        yield
 
 
 class Feed:
@@ -105,9 +124,12 @@ class Feed:
 
 
 class _ArrayFeed(Feed):
-    def __init__(self, source: ArraySource, batch_size: int, shuffle: bool) -> None:
+    def __init__(
+        self, source: ArraySource, batch_size: int, *, shuffle: bool, drop_last: bool
+    ) -> None:
         self._source, self._batch_size, self._shuffle = source, batch_size, shuffle
-        self.rows = len(source.store)
+        rows = len(source.store)
+        self.rows = rows // batch_size * batch_size if drop_last else rows
         self.steps = -(-self.rows // batch_size)
         self.columns = source.columns
         self._order: dict[str, Any] = {}
@@ -125,7 +147,7 @@ class _ArrayFeed(Feed):
         }
         batches = self._source.store.batches(**self._order, framework="torch")
         arrange = _arrange(self._source)
-        for batch in batches:
+        for batch in itertools.islice(batches, self.steps):
             made = arrange(batch)
             yield made, count_rows(made)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -26,7 +26,35 @@ from orca.errors import InvalidArgumentError
 from orca.learn import optimizers as described
 from orca.learn.optimizers.schedule import Default
 
-__all__ = ["Ftrl", "PerWeightSGD", "Rates", "make_optimizer"]
+__all__ = ["Ftrl", "PerWeightSGD", "Rates", "load_optimizer_state", "make_optimizer"]
+
+
+def load_optimizer_state(
+    optimizer: torch.optim.Optimizer, state: dict[str, Any], converted: Collection[int] = ()
+) -> None:
+    """Loads a state dict whose tensors keep the types that they were saved with.
+
+    torch gives them the type of their parameter: whole numbers, and moments that are more precise than
+    the weights, would not be what they were.
+
+    Args:
+        optimizer: Any; one that loads in a way of its own is left to it.
+        state: Of the same kind of optimizer.
+        converted: The ids of parameters that have another type than when they were saved; there
+            torch's rule is right.
+    """
+    optimizer.load_state_dict(state)
+    if type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict:
+        return
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    numbers = [number for group in state["param_groups"] for number in group["params"]]
+    for number, parameter in zip(numbers, parameters, strict=True):
+        if id(parameter) in converted:
+            continue
+        loaded = optimizer.state.get(parameter, {})
+        for key, value in state["state"].get(number, {}).items():
+            if isinstance(value, torch.Tensor) and loaded[key].dtype != value.dtype:
+                loaded[key] = value.to(loaded[key].device, copy=True)
 
 
 class Rates:

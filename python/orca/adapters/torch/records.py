@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -109,9 +110,14 @@ def _unkeyed(tree: Any, tensors: dict[str, torch.Tensor]) -> Any:
     return tensors[value] if kind == "tensor" else value
 
 
-def load_checkpoint(path: str, version: int | None) -> dict[str, Any]:
-    """The state of the newest whole checkpoint below ``path``, or of a number."""
+def load_checkpoint(path: str, version: int | None, *, trust: bool, generation: Generation) -> Any:
+    """The state of the newest whole checkpoint below ``path``, or of a number.
+
+    A folder of a ``ModelCheckpoint``, and the ``state.pkl`` of a ``model_dir``, are checkpoints, too.
+    """
     root = Path(path)
+    if root.is_file():
+        return load_file(root, trust=trust, generation=generation)
     if (root / "manifest.json").exists():
         return _read(_core.Checkpoint.open(str(root)))
     folders = sorted({f.parent for f in root.rglob("model.*") if f.is_dir()}, reverse=True)
@@ -122,8 +128,32 @@ def load_checkpoint(path: str, version: int | None) -> dict[str, Any]:
                 return _read(store.open(version))
         elif (found := store.latest()) is not None:
             return _read(found)
+    if version is None and (file := _newest_file(root)) is not None:
+        return load_file(file, trust=trust, generation=generation)
+    for file in sorted(root.rglob("model.*")):
+        if file.is_file() and file.suffix[1:].isdecimal():
+            raise FailedPreconditionError(_of_the_engine(file))
     raise FailedPreconditionError(
-        "Cannot find PyTorch checkpoint, please check your checkpoint path."
+        f"Cannot find PyTorch checkpoint, please check your checkpoint path. ({path} has no "
+        f"{'model.<iteration>' if version is None else f'model.{version}'} that is whole)"
+    )
+
+
+def _newest_file(folder: Path) -> Path | None:
+    """What a ``ModelCheckpoint`` or the spark backend left in a folder."""
+    last = folder / "last.ckpt"
+    if last.is_file():
+        return last
+    written = sorted(folder.glob("*.ckpt"), key=lambda file: file.stat().st_mtime_ns)
+    state = folder / "state.pkl"
+    return written[-1] if written else state if state.is_file() else None
+
+
+def _of_the_engine(file: Path) -> str:
+    return (
+        f"{file} was written by BigDL's engine on the JVM, whose objects cannot be read without it; "
+        "load it with the release that wrote it, run torch.save(estimator.get_model().state_dict(), "
+        "path) there, and load that file"
     )
 
 
@@ -150,28 +180,63 @@ def write_file(path: Path, value: Any) -> None:
 
 
 def load_file(path: Path, *, trust: bool, generation: Generation) -> Any:
-    """What ``torch.save`` wrote. A pickled model runs code when it is loaded, and must be trusted."""
+    """What ``torch.save`` or ``pickle.dump`` wrote. What is not tensors alone runs code, and must be trusted."""
     try:
-        return torch.load(path, map_location="cpu", weights_only=not trust)
-    except pickle.UnpicklingError as error:
-        own = path.stat().st_uid == os.getuid()
-        if not generation.trusts_pickles or not own:
-            raise InvalidArgumentError(
-                f"{path} is not tensors alone: loading it runs code of whoever wrote it; give "
-                "load(..., trust=True) if you trust that"
-            ) from error
-        warnings.warn(f"{path} is a pickle of this user's; loading it runs its code", stacklevel=2)
-        return torch.load(path, map_location="cpu", weights_only=False)
+        with path.open("rb") as file:
+            head = file.read(len(_OLD_TORCH))
     except (FileNotFoundError, IsADirectoryError) as error:
         raise FailedPreconditionError(
             f"Cannot load the PyTorch model. Please check your model path. ({error})"
         ) from error
+    if is_java(path):
+        raise FailedPreconditionError(_of_the_engine(path))
+    # The spark backend of BigDL wrote its state.pkl with pickle alone.
+    is_plain = head.startswith(b"\x80") and head != _OLD_TORCH
+    try:
+        if trust:
+            return _unpickle(path) if is_plain else torch.load(path, "cpu", weights_only=False)
+        if not is_plain:
+            return torch.load(path, map_location="cpu", weights_only=True)
+        why: Exception | None = None
+    except pickle.UnpicklingError as error:
+        why = error
+    if not generation.trusts_pickles or path.stat().st_uid != os.getuid():
+        raise InvalidArgumentError(
+            f"{path} is not tensors alone: loading it runs code of whoever wrote it; give "
+            "load(..., trust=True) if you trust that"
+        ) from why
+    warnings.warn(f"{path} is a pickle of this user's; loading it runs its code", stacklevel=2)
+    return load_file(path, trust=True, generation=generation)
+
+
+def is_java(path: Path) -> bool:
+    """Whether a file is a stream of Java objects."""
+    with path.open("rb") as file:
+        return file.read(2) == b"\xac\xed"
+
+
+_OLD_TORCH = pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2)  # how files of torch before 1.6 begin
+
+
+class _OnCpu(pickle.Unpickler):
+    """Reads tensors that were pickled on another device."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("torch.storage", "_load_from_bytes"):
+            return lambda data: torch.load(io.BytesIO(data), "cpu", weights_only=False)
+        return super().find_class(module, name)
+
+
+def _unpickle(path: Path) -> Any:
+    with path.open("rb") as file:
+        return _OnCpu(file).load()
 
 
 class Summary:
     """Event files of one training in ``<folder>/train`` and ``<folder>/validation``."""
 
-    def __init__(self, folder: str | None) -> None:
+    def __init__(self, folder: str | None, tags: dict[str, str]) -> None:
+        self._tags = tags
         is_on = folder is not None and running.rank() == 0
         self._train = _core.EventWriter(str(Path(folder or "") / "train")) if is_on else None
         self._validation = (
@@ -197,7 +262,8 @@ class Summary:
             return
         for name, value in found.items():
             if name != "num_samples" and _is_number(value):
-                self._validation.add_scalar(name, float(value), session.global_step)
+                tag = self._tags.get(name, name)
+                self._validation.add_scalar(tag, float(value), session.global_step)
 
     def close(self) -> None:
         """Returns when all is on the disk."""

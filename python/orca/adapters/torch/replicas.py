@@ -6,12 +6,14 @@ user's that writes to weights or drives its own backward passes, workers on seve
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from orca import running
 from orca._native import _core
+from orca.adapters.torch.optimizers import load_optimizer_state
 from orca.adapters.torch.shared_state import shared_block
 from orca.adapters.torch.trees import type_name
 from orca.data import SharedBlock
@@ -229,17 +231,25 @@ class DrivenReplicas(Replicas):
             self.exchange.leave()
             self.policy.heed(total)
 
-    def settle(self, steps: int) -> None:
-        """After an epoch: who made fewer steps takes over from who made the most."""
+    def settle(self, steps: int, schedulers: Sequence[Any]) -> int:
+        """After an epoch: who made fewer steps takes over from who made the most; returns how many more."""
         counts = allgather_object(steps)
         if len(set(counts)) == 1:
-            return
+            return 0
         best = counts.index(max(counts))
         for parameter in self.parameters:
             _broadcast(parameter.data, best)
-        states = broadcast_object([o.state_dict() for o in self.optimizers], best)
+        # A loop may add gradients up over batches, and go on with them in the next epoch.
+        gradients = broadcast_object([p.grad for p in self.parameters], best)
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = gradient
+        mine = [[o.state_dict() for o in part] for part in (self.optimizers, schedulers)]
+        states, schedules = broadcast_object(mine, best)
         for optimizer, state in zip(self.optimizers, states, strict=True):
-            optimizer.load_state_dict(state)
+            load_optimizer_state(optimizer, state)
+        for scheduler, state in zip(schedulers, schedules, strict=True):
+            scheduler.load_state_dict(state)
+        return int(max(counts) - steps)
 
 
 class _Plain:

@@ -14,7 +14,8 @@ from torch import nn
 from orca import running
 from orca.adapters.torch.batch_norm import Share, join_batch_norms
 from orca.adapters.torch.losses import Criterion, required_arguments
-from orca.adapters.torch.optimizers import Ftrl, make_optimizer
+from orca.adapters.torch.names import load_plain_state, plain_name
+from orca.adapters.torch.optimizers import Ftrl, load_optimizer_state, make_optimizer
 from orca.adapters.torch.replicas import DrivenReplicas, Replicas, _broadcast
 from orca.adapters.torch.shared_state import ELEMENTWISE, SharedState
 from orca.adapters.torch.training_operator import TrainingOperator
@@ -147,6 +148,10 @@ class Session:
         changed = ("train_epoch", "train_batch", "forward_batch")
         return self._operator_changes(changed) or self.criterion is None
 
+    def operator_counts(self) -> bool:
+        """Whether the steps of the training operator are counted by its base class."""
+        return self.operator is not None and not self._operator_changes(("train_epoch",))
+
     def operator_validates(self) -> bool:
         """Whether the training operator evaluates."""
         return self._operator_changes(("validate", "validate_batch", "forward_batch"))
@@ -217,7 +222,7 @@ class Session:
             own = {name: id(p) for name, p in model.named_parameters(remove_duplicate=False)}
             models.append(
                 {
-                    name: places.get(own.get(name, 0), value)
+                    plain_name(name): places.get(own.get(name, 0), value)
                     for name, value in model.state_dict().items()
                 }
             )
@@ -236,10 +241,16 @@ class Session:
         }
 
     def _load(self, state: dict[str, Any]) -> None:
+        converted: set[int] = set()
         for model, found in zip(self.models, state["models"], strict=True):
-            model.load_state_dict(found)
+            load_plain_state(model, found)
+            converted |= {
+                id(p)
+                for name, p in model.named_parameters()
+                if found[plain_name(name)].dtype is not p.dtype
+            }
         for optimizer, found in zip(self.optimizers, state.get("optimizers", ()), strict=False):
-            optimizer.load_state_dict(found)
+            load_optimizer_state(optimizer, found, converted)
         all_of_them = (*self.schedulers, *self.rates)
         for scheduler, found in zip(all_of_them, state.get("schedulers", ()), strict=False):
             scheduler.load_state_dict(found)
@@ -252,7 +263,7 @@ class Session:
         """What the optimizers update, by name."""
         several = len(self.models) > 1
         names = {
-            id(p): f"{i}.{name}" if several else name
+            id(p): f"{i}.{plain_name(name)}" if several else plain_name(name)
             for i, model in enumerate(self.models)
             for name, p in model.named_parameters()
         }

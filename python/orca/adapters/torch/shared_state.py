@@ -31,6 +31,9 @@ ELEMENTWISE = (
 )
 
 
+_LINE = 64  # bytes that a layout keeps together
+
+
 def shared_block(nbytes: int) -> SharedBlock:
     """A new block that all ranks of this machine have mapped."""
     mine = SharedBlock(nbytes) if running.rank() == 0 else None
@@ -76,8 +79,9 @@ class SharedState:
         self._weights = shared_block(self.layout.size)
         self._gradients = shared_block(_core.GradientExchange.block_size(self.layout, self._world))
         self._states: list[dict[str, Any]] = [{} for _ in self.parameters]  # scalars, by key
-        self._keys: list[set[str]] = [set() for _ in self.parameters]  # of tensors in banks
-        self._banks: dict[tuple[int, str], SharedBlock] = {}  # by optimizer and key
+        self._keys: list[dict[str, str]] = [{} for _ in self.parameters]  # of banks, with types
+        self._banks: dict[tuple[int, str, str, str], SharedBlock] = {}
+        self._areas = _areas(self._offsets, self.parameters)
         self._kinds = [0] * len(self.parameters)
         self._slices: list[tuple[int, torch.nn.Parameter, torch.Tensor, list[int]]] = []
         self._take_over(optimizers)
@@ -156,9 +160,9 @@ class SharedState:
                 groups.append(kept | {"params": list(range(index, index + len(members)))})
                 for i in members:
                     if self._states[i] or self._keys[i]:
-                        banks = {key: self._banks[number, key] for key in sorted(self._keys[i])}
                         state[index] = dict(self._states[i]) | {
-                            key: self._tensor(bank, i) for key, bank in banks.items()
+                            key: self._state_tensor(number, key, dtype, i)
+                            for key, dtype in sorted(self._keys[i].items())
                         }
                     index += 1
             found.append({"state": state, "param_groups": groups})
@@ -183,8 +187,8 @@ class SharedState:
                     continue
                 for i in members:
                     state = {key: _copy(value) for key, value in self._states[i].items()}
-                    for key in self._keys[i]:
-                        state[key] = self._tensor(self._banks[number, key], i).tensor().clone()
+                    for key, dtype in self._keys[i].items():
+                        state[key] = self._state_tensor(number, key, dtype, i).tensor().clone()
                     if state:
                         optimizer.state[self.parameters[i]] = state
         running.barrier()  # Nobody writes to the shared weights before all have copied them.
@@ -194,6 +198,27 @@ class SharedState:
     def _tensor(self, block: SharedBlock, i: int) -> BlockTensor:
         p = self.parameters[i]
         return BlockTensor(block, type_name(p), tuple(p.shape), self._offsets[i])
+
+    def _bank(self, number: int, key: str, of: str, dtype: str) -> SharedBlock:
+        """An optimizer's state for all parameters of a type; all ranks ask for a new one together."""
+        name = (number, key, of, dtype)
+        if name not in self._banks:
+            begin, end = self._areas[of]
+            self._banks[name] = shared_block(_scaled(end - begin, of, dtype))
+        return self._banks[name]
+
+    def _state_tensor(self, number: int, key: str, dtype: str, i: int) -> BlockTensor:
+        p = self.parameters[i]
+        of = type_name(p)
+        offset = _scaled(self._offsets[i] - self._areas[of][0], of, dtype)
+        return BlockTensor(self._bank(number, key, of, dtype), dtype, tuple(p.shape), offset)
+
+    def _state_slice(
+        self, number: int, key: str, dtype: str, of: str, first: int, last: int
+    ) -> torch.Tensor:
+        begin = self._areas[of][0]
+        bank = self._bank(number, key, of, dtype)
+        return _flat(bank, dtype, *(_scaled(at - begin, of, dtype) for at in (first, last)))
 
     def _move_weights(self) -> None:
         """The model's parameters become views of the block; rank 0's values win."""
@@ -213,19 +238,16 @@ class SharedState:
             for i, parameter in enumerate(self.parameters):
                 for key, value in optimizer.state.get(parameter, {}).items():
                     if key in elementwise:
-                        self._keys[i].add(key)
+                        self._keys[i][key] = type_name(value)
+                        place = self._state_tensor(number, key, type_name(value), i).tensor()
+                        if self._rank == 0:
+                            place.copy_(value)
                     else:
                         self._states[i][key] = value
-            for key in sorted(elementwise):
-                block = shared_block(self.layout.size)
-                self._banks[number, key] = block
-                for i, parameter in enumerate(self.parameters):
-                    if self._rank == 0 and key in optimizer.state.get(parameter, {}):
-                        self._tensor(block, i).tensor().copy_(optimizer.state[parameter][key])
         running.barrier()
         # What has another state is updated by itself.
         marks = [
-            (tuple(sorted(keys)), tuple((k, _plain(v)) for k, v in sorted(state.items())))
+            (tuple(sorted(keys.items())), tuple((k, _plain(v)) for k, v in sorted(state.items())))
             for keys, state in zip(self._keys, self._states, strict=True)
         ]
         known: dict[Any, int] = {}
@@ -249,7 +271,7 @@ class SharedState:
                 for i, offset in enumerate(self._offsets)
                 if begin <= offset < end and self._kinds[i] == kind and self._group_of[i] == group
             ]
-            weights = self._flat(self._weights, dtype, first, last)
+            weights = _flat(self._weights, dtype, first, last)
             flat = torch.nn.Parameter(weights)
             gradient = _as_type(torch.from_numpy(bank[first:last]), dtype)
             flat.grad = gradient
@@ -257,8 +279,8 @@ class SharedState:
             settings["params"].append(flat)
             state = {key: _copy(value) for key, value in self._states[members[0]].items()}
             number = self.optimizers.index(optimizer)
-            for key in self._keys[members[0]]:
-                state[key] = self._flat(self._banks[number, key], dtype, first, last)
+            for key, kept_as in self._keys[members[0]].items():
+                state[key] = self._state_slice(number, key, kept_as, dtype, first, last)
             if state:
                 optimizer.state[flat] = state
             self._slices.append((group, flat, gradient, members))
@@ -267,10 +289,6 @@ class SharedState:
 
     def _owners(self) -> list[tuple[torch.optim.Optimizer, Any]]:
         return [(self._groups[s[0]][0], s) for s in self._slices]
-
-    def _flat(self, block: SharedBlock, dtype: str, first: int, last: int) -> torch.Tensor:
-        count = (last - first) // getattr(torch, dtype).itemsize
-        return BlockTensor(block, dtype, (count,), first).tensor()
 
     def _follow(self, used: list[bool]) -> None:
         """A parameter that no worker has a gradient of is left alone in this step."""
@@ -291,10 +309,10 @@ class SharedState:
         for optimizer, (_, flat, _, members) in self._owners():
             state = optimizer.state.get(flat, {})
             scalars = {k: v for k, v in state.items() if not _is_elementwise(v, flat)}
-            keys = {k for k, v in state.items() if _is_elementwise(v, flat)}
+            keys = {k: type_name(v) for k, v in state.items() if _is_elementwise(v, flat)}
             for i in members:
                 self._states[i] = {k: _copy(v) for k, v in scalars.items()}
-                self._keys[i] = keys
+                self._keys[i] = dict(keys)
 
     def _adopt_states(self) -> None:
         """Moves what the optimizers have made in their first step into shared memory."""
@@ -302,13 +320,10 @@ class SharedState:
             number = self.optimizers.index(optimizer)
             state = optimizer.state.get(flat, {})
             for key in sorted(k for k, v in state.items() if _is_elementwise(v, flat)):
-                if (number, key) not in self._banks:
-                    self._banks[number, key] = shared_block(self.layout.size)
-                dtype = type_name(flat)
-                first = (flat.data_ptr() - self._base()) if flat.numel() else 0
-                view = self._flat(
-                    self._banks[number, key], dtype, first, first + flat.numel() * flat.itemsize
-                )
+                of = type_name(flat)
+                first = flat.data_ptr() - self._base() if flat.numel() else self._areas[of][0]
+                last = first + flat.numel() * flat.itemsize
+                view = self._state_slice(number, key, type_name(state[key]), of, first, last)
                 view.copy_(state[key])
                 state[key] = view
         self._is_new = any(
@@ -318,6 +333,26 @@ class SharedState:
 
     def _base(self) -> int:
         return int(self._weights.array("uint8", (1,)).ctypes.data)
+
+
+def _areas(offsets: list[int], parameters: list[torch.nn.Parameter]) -> dict[str, tuple[int, int]]:
+    """From where to where the parameters of each type lie; a layout is sorted by type."""
+    found: dict[str, tuple[int, int]] = {}
+    for offset, p in zip(offsets, parameters, strict=True):
+        begin, end = found.get(type_name(p), (offset, offset))
+        lines = -(-p.numel() * p.itemsize // _LINE)
+        found[type_name(p)] = min(begin, offset), max(end, offset + lines * _LINE)
+    return found
+
+
+def _scaled(nbytes: int, of: str, dtype: str) -> int:
+    """The bytes of as many elements of another type."""
+    return int(nbytes // getattr(torch, of).itemsize * getattr(torch, dtype).itemsize)
+
+
+def _flat(block: SharedBlock, dtype: str, first: int, last: int) -> torch.Tensor:
+    count = (last - first) // getattr(torch, dtype).itemsize
+    return BlockTensor(block, dtype, (count,), first).tensor()
 
 
 def _contiguous(gradient: torch.Tensor) -> int:

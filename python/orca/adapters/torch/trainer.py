@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,7 @@ class FitOptions:
     model_dir: str | None = None
     trigger: Any = None
     summary: str | None = None
+    tags: dict[str, str] = field(default_factory=dict)
     use_tqdm: bool = False
 
 
@@ -156,7 +157,7 @@ class Trainer:
         self._begin_step = session.global_step
         self._loss = math.nan
         self._is_first = True
-        self._summary = Summary(options.summary)
+        self._summary = Summary(options.summary, options.tags)
         self._checkpoints = (
             Checkpoints(options.model_dir, Trigger.convert_trigger(options.trigger))
             if options.model_dir is not None and options.trigger is not None
@@ -433,7 +434,9 @@ class DrivenTrainer(Trainer):
             else:
                 found = self._callback_epoch(iter(steps))
         steps.finish()
-        session.sync.settle(steps.count)
+        missed = session.sync.settle(steps.count, (*session.schedulers, *session.rates))
+        if session.operator_counts():
+            session.operator.global_step += missed
         session.average_buffers(steps.rows)
         counted = {"batch_count": steps.count, "num_samples": steps.rows}
         if self._policy.skipped:

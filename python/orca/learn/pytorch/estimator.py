@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from orca.context import active_context
-from orca.errors import InvalidArgumentError
+from orca.errors import FailedPreconditionError, InvalidArgumentError
 from orca.generations import ORCA, Generation
 from orca.learn.metrics import Metric
 from orca.learn.optimizers import SGD
@@ -16,8 +16,8 @@ __all__ = ["Estimator", "bind"]
 _BACKENDS = ("bigdl", "torch_distributed", "ray", "spark", "horovod")
 
 
-def bind(generation: Generation) -> Any:
-    """The Estimator of an import root."""
+def bind(generation: Generation, settings: Any = None) -> Any:
+    """The Estimator of an import root, with the settings of its ``OrcaContext``."""
 
     class Estimator:
         """Makes Estimators of PyTorch models."""
@@ -93,6 +93,17 @@ def bind(generation: Generation) -> Any:
                     sync_batchnorm=sync_batchnorm,
                     operator=training_operator_cls,
                     hook=initialization_hook,
+                    settings=settings,
+                )
+
+        @staticmethod
+        def from_mmcv(**given: Any) -> Any:
+            """Not in this release."""
+            with generation.errors():
+                raise FailedPreconditionError(
+                    "Estimator.from_mmcv is not in this release: mmcv 1.x, which it ran, has no build "
+                    "for today's torch; give the model to from_torch, with a TrainingOperator for "
+                    "its loop"
                 )
 
     return Estimator
@@ -149,6 +160,7 @@ def _make(generation: Generation, backend: str, **given: Any) -> Any:
         workers_per_node=given["workers_per_node"],
         model_dir=given["model_dir"],
         use_tqdm=given["use_tqdm"],
+        settings=given["settings"],
     )
 
 

@@ -2,7 +2,8 @@
 
 from orca.generations import ZOO
 from orca.learn.pytorch.estimator import bind
+from zoo.orca.common import OrcaContext
 
 __all__ = ["Estimator"]
 
-Estimator = bind(ZOO)
+Estimator = bind(ZOO, OrcaContext)

@@ -1,0 +1,70 @@
+"""An Estimator whose workers are on two machines; run as the driver, with an address and a secret file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import checks_estimator as checks
+import orca
+from orca.learn.metrics import Accuracy
+
+
+def place() -> str:
+    return str(Path("/proc/self/ns/net").readlink())
+
+
+def close(found: Any, expected: torch.nn.Module) -> None:
+    torch.testing.assert_close(found.state_dict(), expected.state_dict(), rtol=1e-12, atol=1e-14)
+
+
+def creator(config: dict[str, Any], batch_size: int) -> Any:
+    return checks.loader({"rows": 30}, batch_size)
+
+
+def trained_plainly(name: str) -> torch.nn.Module:
+    model = checks.net({})
+    optimizer = checks.OPTIMIZERS[name](model, {})
+    for epochs, batch_size in ((2, 7), (1, 8)):
+        checks.trained_plainly(lambda m, c: optimizer, epochs, batch_size, model=model)
+    return model
+
+
+def main() -> None:
+    address, secret, folder = sys.argv[1:]
+    orca.init_orca_context("join", num_nodes=2, address=address, secret_file=secret)
+    x, y = checks.rows(30)
+    for name in ("adam", "whole-norm"):
+        est = checks.estimator(
+            2,
+            optimizer=checks.OPTIMIZERS[name],
+            metrics=[Accuracy()],
+            model_dir=f"{folder}/{name}",
+        )
+        assert est.num_workers == 4
+        assert len(set(orca.run(place, workers=4))) == 2
+        est.fit((x, y), epochs=2, batch_size=7, checkpoint_trigger="EveryEpoch")
+        est.fit(creator, epochs=1, batch_size=8)
+        close(est.get_model(), trained_plainly(name))
+        scores = est.evaluate((x, y), batch_size=8)
+        with torch.no_grad():
+            outputs = est.get_model()(torch.from_numpy(x)).numpy()
+        assert scores["num_samples"] == 30
+        assert abs(float(scores["Accuracy"]) - (outputs.argmax(1) == y).mean()) < 1e-12
+        np.testing.assert_allclose(est.predict(x, batch_size=4), outputs, rtol=1e-12)
+        other = checks.estimator(1, optimizer=checks.OPTIMIZERS[name])
+        other.load(est.save(Path(folder) / f"{name}.pt"))
+        close(other.get_model(), est.get_model())
+        other.load_orca_checkpoint(f"{folder}/{name}")
+        assert other.get_state_dict()["epoch"] == 2
+        est.shutdown()
+    orca.stop_orca_context()
+    print("end of join")
+
+
+if __name__ == "__main__":
+    main()
