@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 from orca import running
 from orca._native import _core
 from orca.adapters.torch import loop
+from orca.adapters.torch.devices import count_gpus, workers_on
 from orca.adapters.torch.feeds import ArraySource, LoaderSource
 from orca.adapters.torch.records import load_checkpoint, load_file, write_file
 from orca.adapters.torch.session import ModelSpec, Session, make_models
@@ -95,7 +96,7 @@ class TorchEstimator:
         generation: Generation,
         backend: str,
         *,
-        workers_per_node: int,
+        workers_per_node: int | None,
         model_dir: str | None,
         use_tqdm: bool = False,
     ) -> None:
@@ -116,6 +117,10 @@ class TorchEstimator:
         self._clip_value: tuple[float, float] | None = None
         self._clip_norm: float | None = None
         self._summary: str | None = None
+        self._gpus: tuple[Any, int] = (None, 0)  # of a machine of a context
+        context = active_context()
+        if spec.device is not None and context is not None and context.is_local:
+            _ = self.num_workers  # What cannot work is said at once.
 
     # --- the user's calls
 
@@ -438,11 +443,23 @@ class TorchEstimator:
     @property
     def num_workers(self) -> int:
         """How many workers train."""
+        context = current_context()
+        if self._spec.device is not None:
+            gpus = self._count_gpus(context)
+            return workers_on(self._spec.device, gpus, self._workers_per_node) * context.nodes
         if self._rules.one_worker_a_core:
             return OrcaContext.cores()
-        return self._workers_per_node * current_context().nodes
+        return (1 if self._workers_per_node is None else self._workers_per_node) * context.nodes
 
     # --- inside
+
+    def _count_gpus(self, context: Any) -> int:
+        """Of the machine that has the fewest."""
+        if context.is_local:
+            return count_gpus()
+        if self._gpus[0] is not context:
+            self._gpus = (context, min(running.run(count_gpus, workers=context.nodes)))
+        return self._gpus[1]
 
     def _run(self, task: Any, *arguments: Any, seed: int | None = None) -> list[Any]:
         context = current_context()

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 
 from orca import running
+from orca.adapters.torch.devices import device_of_worker
+from orca.adapters.torch.exchanges import DeviceGroup
 from orca.adapters.torch.feeds import Feed, spread
 from orca.adapters.torch.runner import Runner
 from orca.adapters.torch.session import ModelSpec, Session, make_metrics
@@ -53,13 +55,16 @@ def _session(call: Call) -> Session | None:
     has = session is not None and version == call.version and session.place == here
     if all(allgather_object(has)):
         assert session is not None
+        device_of_worker(session.spec.device)
         session.connect()
         return session
     if not call.has_state:
         return None
     spec: ModelSpec = loads(list(call.spec.view()))
     state = None if call.state is None else unpack(call.state)
-    session = Session(spec, state, call.seed, call.is_local)
+    device = device_of_worker(spec.device)
+    group = None if device.type == "cpu" else DeviceGroup()
+    session = Session(spec, state, call.seed, call.is_local, device, group)
     _sessions[call.estimator] = (call.version, session)
     return session
 
@@ -160,7 +165,7 @@ def _evaluate(
     info: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     metrics = make_metrics(wanted)
-    batches = itertools.islice(feed.epoch(0, 0), num_steps)
+    batches = session.batches(itertools.islice(feed.epoch(0, 0), num_steps))
     runner.call("before_val_epoch")
     if session.operator_validates():
         given = (b for b, rows in batches if rows)
@@ -208,10 +213,11 @@ def _score(
                 runner.main.on_val_forward(runner)
             else:
                 runner.forward()
-            if criterion is not None and runner.loss is not None and runner.weight:
-                scale = 1.0 if criterion.is_sum else runner.weight
+            weight = float(runner.weight)
+            if criterion is not None and runner.loss is not None and weight:
+                scale = 1.0 if criterion.is_sum else weight
                 loss_sum += float(runner.loss) * scale
-                weight_sum += runner.weight
+                weight_sum += weight
             for metric in metrics.values():
                 metric(runner.output, runner.target)
             rows_done += rows
@@ -233,7 +239,8 @@ def predict(call: Call, source: Any, batch_size: int, callbacks: tuple[Any, ...]
     parts: list[Any] = []
     runner.call("before_pred_epoch")
     with torch.no_grad():
-        for index, batch in enumerate(source.slices(begin, end, batch_size)):
+        slices = ((batch, 0) for batch in source.slices(begin, end, batch_size))
+        for index, (batch, _) in enumerate(session.batches(slices)):
             runner.batch, runner.batch_idx = spread(list(batch)), index
             runner.call("before_pred_iter")
             if runner.main is not None:
@@ -252,7 +259,7 @@ def _to_numpy(output: Any) -> Any:
     if isinstance(output, torch.Tensor):
         if output.dtype is torch.bfloat16:
             output = output.float()
-        array = output.numpy()
+        array = output.cpu().numpy()
         # Trailing dimensions of one element say nothing.
         while array.ndim > 1 and array.shape[-1] == 1:
             array = array[..., 0]

@@ -95,8 +95,8 @@ class Policy:
         if isinstance(self._session.sync, SharedState):
             norm = global_norm(parameters)
         else:
-            squares = sum(float(p.grad.double().pow(2).sum()) for p in parameters)  # type: ignore[union-attr]
-            norm = math.sqrt(squares)
+            squares = [p.grad.double().pow(2).sum() for p in parameters]  # type: ignore[union-attr]
+            norm = math.sqrt(float(torch.stack(squares).sum())) if squares else 0.0
         if norm > limit:
             for parameter in parameters:
                 assert parameter.grad is not None
@@ -145,7 +145,7 @@ class Trainer:
         begin = time.perf_counter()
         rows_done, batches, losses = 0, 0, _Losses()
         self._watch = {"fwd": 0.0, "bwd": 0.0}
-        stream = feed.epoch(session.epoch, options.seed)
+        stream = session.batches(feed.epoch(session.epoch, options.seed))
         known = feed.steps is not None
         runner = self._runner
         progress = _Progress(session, options, feed)
@@ -153,13 +153,14 @@ class Trainer:
             batch, rows = next(stream, (None, -1))
             if rows < 0 and known:
                 break
-            loss, weight = math.nan, 0.0
+            loss: Any = math.nan
+            weight: Any = 0.0
             before: list[torch.Tensor] = []
             runner.batch_idx = index
             if runner:
                 runner.call("before_train_iter", "on_batch_begin", index)
             if rows > 0:
-                if session.sync is None:
+                if session.sync is None and session.group is None:
                     before = session.weights()
                 loss, weight = self._forward_backward(batch, rows)
             elif session.joins_norms:
@@ -219,7 +220,7 @@ class Trainer:
         return found
 
     def _again(self, batch: Any, rows: int) -> Any:
-        def again() -> tuple[float, float, int]:
+        def again() -> tuple[Any, Any, int]:
             if rows <= 0:
                 return 0.0, math.nan, 0
             loss, weight = self._forward_backward(batch, rows)
@@ -227,26 +228,35 @@ class Trainer:
 
         return again
 
-    def _forward_backward(self, batch: Any, rows: int) -> tuple[float, float]:
+    def _forward_backward(self, batch: Any, rows: int) -> tuple[Any, Any]:
+        """Loss and weight; what is in a GPU's memory stays there until all of it is fetched at once."""
         runner = self._runner
         runner.batch, runner.rows, runner.weight = batch, rows, float(rows)
         profile = self._options.profile
-        begin = time.perf_counter() if profile else 0.0
+        begin = self._clock() if profile else 0.0
         if runner.main is not None:
             runner.main.on_train_forward(runner)
         else:
             runner.forward()
-        middle = time.perf_counter() if profile else 0.0
+        middle = self._clock() if profile else 0.0
         if self._session.joins_norms:
             self._weigh(runner.weight)
         runner.loss.backward()
         if profile:
             self._watch["fwd"] += middle - begin
-            self._watch["bwd"] += time.perf_counter() - middle
-        return runner.loss.item(), runner.weight
+            self._watch["bwd"] += self._clock() - middle
+        loss = runner.loss.detach()
+        return loss if loss.is_cuda else loss.item(), runner.weight
 
-    def _weigh(self, weight: float) -> None:
+    def _clock(self) -> float:
+        """The time when all that was asked of the GPU is done."""
+        if self._session.device.type == "cuda":
+            torch.cuda.synchronize(self._session.device)
+        return time.perf_counter()
+
+    def _weigh(self, weight: Any) -> None:
         """Before a backward pass over joined batch norms: what this worker's part weighs."""
+        weight = float(weight)
         total = float(running.allreduce(np.array([weight]))[0])
         self._session.share.value = (
             1.0 if self._policy.is_sum and weight else (weight / total if total else 0.0)
@@ -287,9 +297,11 @@ class Trainer:
         rows = "rows as they come" if feed.rows is None else f"{feed.rows} rows"
         steps = "" if feed.steps is None else f", {feed.steps} steps an epoch"
         _log.info(
-            "training on %d workers x %d threads, %s (%s); %s%s; losses are weighed by %s%s",
+            "training on %d workers x %s, %s (%s); %s%s; losses are weighed by %s%s",
             running.world_size(),
-            torch.get_num_threads(),
+            f"{torch.get_num_threads()} threads"
+            if session.device.type == "cpu"
+            else f"1 GPU ({torch.cuda.get_device_name(session.device)})",
             sync.way,
             session.reason,
             rows,
@@ -371,11 +383,11 @@ class DrivenTrainer(Trainer):
         if session.sync is not None and session.sync.is_outdated():
             session.drive("a training loop of its own")
         assert isinstance(session.sync, DrivenReplicas)
-        steps = _Steps(feed.epoch(session.epoch, self._options.seed), session.sync, self)
+        batches = session.batches(feed.epoch(session.epoch, self._options.seed))
+        steps = _Steps(batches, session.sync, self)
         if session.operator is not None:
             info = {"scheduler_step": session.spec.step_freq, **(self._options.info or {})}
-            batches = self._counted(iter(steps))
-            found = dict(session.operator.train_epoch(batches, info))
+            found = dict(session.operator.train_epoch(self._counted(iter(steps)), info))
         else:
             found = self._callback_epoch(iter(steps))
         steps.finish()

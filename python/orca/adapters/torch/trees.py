@@ -64,11 +64,13 @@ def pack(tree: Any) -> Any:
 
 
 def unpack(tree: Any) -> Any:
-    """A tree of tensors that belong to the caller."""
+    """A tree of tensors that belong to the caller, in the CPU's memory."""
 
     def own(leaf: Any) -> Any:
         if isinstance(leaf, BlockTensor | _Packed):
             return leaf.tensor().clone()
-        return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
+        if isinstance(leaf, torch.Tensor):
+            return leaf.detach().to("cpu", copy=True)
+        return leaf
 
     return map_leaves(tree, own)
