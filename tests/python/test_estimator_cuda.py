@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import checks_devices as devices
 import checks_estimator as checks
 import orca
-from orca.adapters.torch.devices import read_device, workers_on
+from orca.adapters.torch.devices import _by_thread, _one_ahead, read_device, workers_on
 from orca.adapters.torch.trees import unpack
 from orca.data import ArrayStore
 from orca.errors import FailedPreconditionError, InvalidArgumentError, WorkerFailedError
@@ -35,6 +37,10 @@ on_gpu = pytest.mark.skipif(GPUS == 0, reason="no GPU on this machine")
 
 @pytest.fixture(scope="module", autouse=True)
 def context() -> Iterator[None]:
+    if GPUS:
+        torch.ones(
+            1, device="cuda"
+        )  # Also a backward pass of the CPU begins with this, and leaves a socket.
     orca.init_orca_context("local", cores=3)
     yield
     orca.stop_orca_context()
@@ -131,6 +137,31 @@ def test_the_rank_and_the_gradient_that_is_not_finite_are_found(value: float) ->
     # What weighs nothing does not matter.
     for total, _, _ in orca.run(devices.exchange, ([1.0, 3.0, 0.0], (2, value), False), workers=3):
         assert total[3:6] == (-1, -1, -1)
+
+
+@pytest.mark.parametrize("ahead", [_one_ahead, _by_thread])
+def test_what_is_made_ahead_comes_in_order(ahead: Any) -> None:
+    assert list(ahead(iter(range(1, 6)))) == [1, 2, 3, 4, 5]
+    assert list(ahead(iter(()))) == []
+
+
+@pytest.mark.parametrize("ahead", [_one_ahead, _by_thread])
+def test_an_error_of_what_is_made_ahead_is_raised(ahead: Any) -> None:
+    def broken() -> Iterator[int]:
+        yield 1
+        raise KeyError("row 2")
+
+    with pytest.raises(KeyError, match="row 2"):
+        list(ahead(broken()))
+
+
+def test_the_thread_ends_with_a_loop_that_is_left_early() -> None:
+    before = threading.active_count()
+    items = _by_thread(itertools.count())
+    assert [next(items), next(items)] == [0, 1]
+    assert threading.active_count() == before + 1
+    items.close()  # type: ignore[attr-defined]
+    assert threading.active_count() == before
 
 
 def two_workers_equal_one_process(device: str, optimizer: str, norms: bool) -> None:
@@ -437,7 +468,7 @@ def test_the_log_says_which_gpu_and_how_gradients_are_joined(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     est = on_cuda()
-    with caplog.at_level(logging.INFO, "orca"):
+    with caplog.at_level(logging.INFO):  # Of the workers, too.
         est.fit(checks.rows(8), batch_size=8)
     (line,) = [r.getMessage() for r in caplog.records if "training on" in r.getMessage()]
     assert f"1 GPU ({torch.cuda.get_device_name(0)})" in line

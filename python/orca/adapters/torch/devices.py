@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import queue
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from orca import running
-from orca.adapters.torch.trees import map_leaves
+from orca.adapters.torch.trees import leaves, map_leaves
 from orca.errors import FailedPreconditionError, InvalidArgumentError
 
 CPU = torch.device("cpu")
@@ -78,8 +81,14 @@ def device_of_worker(wanted: torch.device | None) -> torch.device:
     return device
 
 
-def copied_ahead(batches: Iterator[Any], device: torch.device) -> Iterator[Any]:
-    """Batches with their rows, in the memory of a GPU: each is on its way while the one before is used."""
+def copied_ahead(batches: Iterator[Any], device: torch.device, *, threaded: bool) -> Iterator[Any]:
+    """Batches with their rows, in the memory of a GPU: the next ones are on their way while one is used.
+
+    Args:
+        batches: In the memory of the CPU.
+        device: Where they go.
+        threaded: Whether a thread may ask for them: not where that runs code of the user's.
+    """
     side = torch.cuda.Stream(device)
 
     def send(leaf: Any) -> Any:
@@ -88,23 +97,58 @@ def copied_ahead(batches: Iterator[Any], device: torch.device) -> Iterator[Any]:
             return leaf.pin_memory().to(device, non_blocking=True)
         return leaf
 
-    def fetch() -> tuple[Any, int, Any] | None:
-        batch, rows = next(batches, (None, -1))
-        if rows < 0:
-            return None
-        with torch.cuda.stream(side):
-            sent = map_leaves(batch, send)
-        return sent, rows, side.record_event()
+    def sent() -> Iterator[Any]:
+        for batch, rows in batches:
+            with torch.cuda.stream(side):
+                copies = map_leaves(batch, send)
+            yield copies, rows, side.record_event()
 
-    def receive(leaf: Any) -> Any:
-        # Its memory is the side stream's, and must not be given away while this one reads it.
-        if isinstance(leaf, torch.Tensor) and leaf.is_cuda:
-            leaf.record_stream(torch.cuda.current_stream(device))
-        return leaf
+    for batch, rows, arrived in (_by_thread if threaded else _one_ahead)(sent()):
+        current = torch.cuda.current_stream(device)
+        current.wait_event(arrived)
+        for leaf in leaves(batch):
+            # Its memory is the side stream's, and must not be given away while this one reads it.
+            if isinstance(leaf, torch.Tensor) and leaf.is_cuda:
+                leaf.record_stream(current)
+        yield batch, rows
 
-    ahead = fetch()
+
+def _one_ahead(items: Iterator[Any]) -> Iterator[Any]:
+    ahead = next(items, None)
     while ahead is not None:
-        batch, rows, arrived = ahead
-        ahead = fetch()
-        torch.cuda.current_stream(device).wait_event(arrived)
-        yield map_leaves(batch, receive), rows
+        now, ahead = ahead, next(items, None)
+        yield now
+
+
+def _by_thread(items: Iterator[Any]) -> Iterator[Any]:
+    """The same items, made by a thread; one waits while the next is made."""
+    ready: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(maxsize=1)
+    over = threading.Event()
+
+    def make() -> None:
+        error: BaseException | None = None
+        try:
+            for item in items:
+                ready.put((item, None))
+                if over.is_set():
+                    return
+        except BaseException as raised:
+            error = raised
+        ready.put((None, error))
+
+    thread = threading.Thread(target=make, name="orca-copies", daemon=True)
+    thread.start()
+    try:
+        while True:
+            item, error = ready.get()
+            if error is not None:
+                raise error
+            if item is None:
+                return
+            yield item
+    finally:
+        over.set()
+        while thread.is_alive():  # It may wait for room.
+            with contextlib.suppress(queue.Empty):
+                ready.get(timeout=0.01)
+        thread.join()

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from orca import running
+from orca.adapters.torch.losses import LaterWeight
 from orca.objects import broadcast_object
 
 
@@ -126,9 +127,9 @@ class DeviceExchange:
         """Tells all workers what this one has; everybody gets the same sum.
 
         Args:
-            weight: A number, or a tensor in the GPU's memory, as ``loss``: what is there is fetched
-                together, so that the GPU is waited for only once a step.
-            loss: The mean (or sum) over this worker's rows.
+            weight: A number or a LaterWeight. What is in the GPU's memory is fetched together, so
+                that the GPU is waited for only once a step.
+            loss: The mean (or sum) over this worker's rows; a number, or a tensor.
             rows: That it has trained on.
             leaves: Whether it has no gradient and ends its step.
             is_sum: Whether gradients are added up, not averaged.
@@ -137,51 +138,66 @@ class DeviceExchange:
             ``(weight, loss, rows, bad_loss, bad_gradient, bad_tensor, all_leave, all_used)``.
         """
         gradients, self._gradients = self._gradients, [None] * len(self._parameters)
-        weight, loss, bad = self._fetch(weight, loss, gradients)
+        alone = running.world_size() == 1
+        later = isinstance(weight, LaterWeight) and not alone
+        fetched, bad = self._fetch([loss, weight.tensor()] if later else [loss], gradients)
+        loss = fetched[0]
+        if later:
+            weight = fetched[1]
+        elif alone and isinstance(weight, LaterWeight) and math.isfinite(loss):
+            weight = 1.0  # Whatever it is, but for 0, which makes the loss a NaN.
+        weight = float(weight)
         used = [weight != 0 and g is not None for g in gradients]
+        if alone:
+            self._used = used
+            return (
+                weight,
+                loss if weight else 0.0,
+                rows,
+                0 if weight and not math.isfinite(loss) else -1,
+                0 if weight and bad >= 0 else -1,
+                bad if weight else -1,
+                leaves,
+                all(used),
+            )
+        self._gradients = gradients if weight else self._gradients
         mine = np.array([weight, loss, rows, bad, leaves, *used], np.float64)
-        everybody = mine[None]
-        if running.world_size() > 1:
-            everybody = np.asarray(running.allgather(mine)).reshape(-1, len(mine))
-        heavy = everybody[everybody[:, 0] != 0]
+        return self._sum_of(np.asarray(running.allgather(mine)).reshape(-1, len(mine)), is_sum)
+
+    def _sum_of(self, everybody: Any, is_sum: bool) -> Any:
+        """What all workers said; one row a rank."""
+        ranks = np.flatnonzero(everybody[:, 0] != 0)
+        heavy = everybody[ranks]
         total = float(heavy[:, 0].sum())
         factors = np.ones(len(heavy)) if is_sum else heavy[:, 0] / (total or 1.0)
-        self._factor = 0.0 if weight == 0 else 1.0 if is_sum else weight / total
+        self._factor = float(factors[ranks == running.rank()].sum())
         self._used = [bool(flag) for flag in heavy[:, 5:].any(0)]
-        if self._factor:
-            self._gradients = gradients
-        ranks = np.flatnonzero(everybody[:, 0] != 0)
-        bad_loss, bad_gradient = ~np.isfinite(heavy[:, 1]), heavy[:, 3] >= 0
-        first_bad = int(bad_gradient.argmax()) if bad_gradient.any() else -1
+        bad_loss = np.flatnonzero(~np.isfinite(heavy[:, 1]))
+        bad_gradient = np.flatnonzero(heavy[:, 3] >= 0)
         return (
             total,
             float((factors * heavy[:, 1]).sum()),
             int(everybody[:, 2].sum()),
-            int(ranks[bad_loss.argmax()]) if bad_loss.any() else -1,
-            int(ranks[first_bad]) if first_bad >= 0 else -1,
-            int(heavy[first_bad, 3]) if first_bad >= 0 else -1,
+            int(ranks[bad_loss[0]]) if len(bad_loss) else -1,
+            int(ranks[bad_gradient[0]]) if len(bad_gradient) else -1,
+            int(heavy[bad_gradient[0], 3]) if len(bad_gradient) else -1,
             bool(everybody[:, 4].all()),
             all(self._used),
         )
 
     @staticmethod
-    def _fetch(
-        weight: Any, loss: Any, gradients: list[torch.Tensor | None]
-    ) -> tuple[float, float, int]:
-        """Weight and loss as numbers, and the first gradient with a value that is not finite, or -1."""
+    def _fetch(numbers: list[Any], gradients: list[torch.Tensor | None]) -> tuple[list[float], int]:
+        """Numbers and tensors as numbers, and the first gradient with a value that is not finite, or -1."""
         places = [i for i, g in enumerate(gradients) if g is not None and g.numel()]
-        here = [g.detach() for g in gradients if g is not None and g.numel()]
-        parts = [n.detach().double().reshape(1) for n in (weight, loss) if torch.is_tensor(n)]
-        if here:
-            largest = torch._foreach_norm(here, math.inf)
-            if len({each.dtype for each in largest}) > 1:
-                largest = [each.double() for each in largest]
-            parts.append(torch.stack(largest).double())
-        numbers = torch.cat(parts).tolist() if parts else []
-        weight = numbers.pop(0) if torch.is_tensor(weight) else float(weight)
-        loss = numbers.pop(0) if torch.is_tensor(loss) else float(loss)
-        bad = (i for i, number in zip(places, numbers, strict=True) if not math.isfinite(number))
-        return weight, loss, next(bad, -1)
+        here = [gradients[i] for i in places]
+        asked = [number for number in numbers if isinstance(number, torch.Tensor)]
+        with torch.no_grad():
+            # One kernel for the largest values of all gradients, one that puts all numbers together.
+            asked += torch._foreach_norm(here, math.inf) if here else []
+            found = iter(_as_numbers(asked))
+        told = [next(found) if isinstance(n, torch.Tensor) else float(n) for n in numbers]
+        bad = (i for i, n in zip(places, found, strict=True) if not math.isfinite(n))
+        return told, next(bad, -1)
 
     def used(self) -> list[bool]:
         """One a parameter: whether some worker with a weight has a gradient of it."""
@@ -220,3 +236,15 @@ class DeviceExchange:
     def leave(self) -> None:
         """Nobody reads another worker's memory."""
         self._gradients = [None] * len(self._parameters)
+
+
+def _as_numbers(tensors: list[torch.Tensor]) -> list[float]:
+    """What tensors of one element hold, in one copy from the GPU."""
+    kinds = dict.fromkeys(tensor.dtype for tensor in tensors)
+    if len(kinds) < 2:
+        return torch.stack(tensors).tolist() if tensors else []
+    parts = [[i for i, t in enumerate(tensors) if t.dtype == kind] for kind in kinds]
+    whole = [torch.stack([tensors[i] for i in part]).double() for part in parts]
+    places = [i for part in parts for i in part]
+    found = dict(zip(places, torch.cat(whole).tolist(), strict=True))
+    return [found[i] for i in range(len(tensors))]

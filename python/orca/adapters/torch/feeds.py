@@ -34,9 +34,12 @@ class ArraySource:
     has_target: bool
     as_float32: bool = False
 
-    def open(self, batch_size: int, config: dict[str, Any], shuffle: bool) -> Feed:
-        """The batches of this worker."""
-        return _ArrayFeed(self, batch_size, bool(config.get("shuffle", True)) and shuffle)
+    def open(
+        self, batch_size: int, config: dict[str, Any], shuffle: bool, threads: int = 1
+    ) -> Feed:
+        """The batches of this worker, gathered by so many threads."""
+        shuffle = bool(config.get("shuffle", True)) and shuffle
+        return _ArrayFeed(self, batch_size, shuffle, threads)
 
     def slices(self, begin: int, end: int, batch_size: int) -> Iterator[Any]:
         """The rows from ``begin`` to ``end``, in their order, in batches."""
@@ -63,8 +66,10 @@ class LoaderSource:
     loader: Any
     is_creator: bool
 
-    def open(self, batch_size: int, config: dict[str, Any], shuffle: bool) -> Feed:
-        """The batches of this worker; calls a creator."""
+    def open(
+        self, batch_size: int, config: dict[str, Any], shuffle: bool, threads: int = 1
+    ) -> Feed:
+        """The batches of this worker; calls a creator. A loader has workers of its own."""
         if not self.is_creator:
             return _open_loader(self.loader, whole=True)
         return _open_loader(
@@ -80,10 +85,12 @@ class Feed:
     Attributes:
         rows: Of an epoch, over all workers; None when nobody knows.
         steps: Of an epoch, the same on all workers; None when nobody knows.
+        runs_user_code: Whether that makes the batches, on this thread.
     """
 
     rows: int | None = None
     steps: int | None = None
+    runs_user_code = True
 
     def epoch(self, number: int, seed: int) -> Iterator[Batch]:
         """The batches of one epoch."""
@@ -91,8 +98,11 @@ class Feed:
 
 
 class _ArrayFeed(Feed):
-    def __init__(self, source: ArraySource, batch_size: int, shuffle: bool) -> None:
+    runs_user_code = False
+
+    def __init__(self, source: ArraySource, batch_size: int, shuffle: bool, threads: int) -> None:
         self._source, self._batch_size, self._shuffle = source, batch_size, shuffle
+        self._threads = threads
         self.rows = len(source.store)
         self.steps = -(-self.rows // batch_size)
 
@@ -106,6 +116,7 @@ class _ArrayFeed(Feed):
             epoch=number,
             rank=running.rank(),
             world_size=running.world_size(),
+            threads=self._threads,
             framework="torch",
         )
         arrange = _arrange(self._source)

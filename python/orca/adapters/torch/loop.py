@@ -80,11 +80,12 @@ def fit(call: Call, options: FitOptions) -> Any:
         raise InvalidArgumentError(
             "If a loss_creator is not provided, you must provide a custom training operator."
         )
-    feed = options.source.open(options.batch_size, session.spec.config, True)
+    config, threads = session.spec.config, session.gatherers
+    feed = options.source.open(options.batch_size, config, True, threads)
     validation = (
         None
         if options.validation is None
-        else options.validation.open(options.batch_size, session.spec.config, False)
+        else options.validation.open(options.batch_size, config, False, threads)
     )
     del _sessions[call.estimator]  # Until it is whole again.
     runner = Runner(session, list(options.callbacks), {"epochs": options.epochs})
@@ -146,7 +147,7 @@ def evaluate(call: Call, options: EvaluateOptions) -> Any:
     if session is None:
         return SESSION_LOST
     begin = time.perf_counter()
-    feed = options.source.open(options.batch_size, session.spec.config, False)
+    feed = options.source.open(options.batch_size, session.spec.config, False, session.gatherers)
     runner = Runner(session, list(options.callbacks), {})
     runner.call("before_run")
     found = _evaluate(session, feed, options.metrics, runner, options.num_steps, options.info)
@@ -165,7 +166,9 @@ def _evaluate(
     info: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     metrics = make_metrics(wanted)
-    batches = session.batches(itertools.islice(feed.epoch(0, 0), num_steps))
+    batches = session.batches(
+        itertools.islice(feed.epoch(0, 0), num_steps), threaded=not feed.runs_user_code
+    )
     runner.call("before_val_epoch")
     if session.operator_validates():
         given = (b for b, rows in batches if rows)
@@ -240,7 +243,7 @@ def predict(call: Call, source: Any, batch_size: int, callbacks: tuple[Any, ...]
     runner.call("before_pred_epoch")
     with torch.no_grad():
         slices = ((batch, 0) for batch in source.slices(begin, end, batch_size))
-        for index, (batch, _) in enumerate(session.batches(slices)):
+        for index, (batch, _) in enumerate(session.batches(slices, threaded=True)):
             runner.batch, runner.batch_idx = spread(list(batch)), index
             runner.call("before_pred_iter")
             if runner.main is not None:

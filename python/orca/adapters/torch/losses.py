@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -49,7 +50,7 @@ class Criterion:
         self._weigh, self.rule = _rule_of(loss)
 
     def __call__(self, output: Any, target: Any, rows: int) -> tuple[torch.Tensor, Any]:
-        """The loss of a batch, and its weight: a number, or a tensor in a GPU's memory."""
+        """The loss of a batch, and its weight: a number, or a LaterWeight."""
         outputs = output if isinstance(output, list | tuple) else (output,)
         targets = target if isinstance(target, list | tuple) else (target,)
         loss = self.loss(*outputs, *targets)
@@ -81,6 +82,16 @@ def _elements(output: Any, target: Any, _rows: int) -> float:
     return float(max(output.numel(), target.numel()))
 
 
+class LaterWeight:
+    """A weight that can be had from a GPU; to ask for it as a number is to wait for the GPU."""
+
+    def __init__(self, tensor: Callable[[], torch.Tensor]) -> None:
+        self.tensor = tensor
+
+    def __float__(self) -> float:
+        return float(self.tensor())
+
+
 class _ClassWeights:
     """What cross entropy divides by: the labels that count, each with its class's weight."""
 
@@ -91,14 +102,13 @@ class _ClassWeights:
         if target.is_floating_point():  # Probabilities: a mean over rows, whatever the weights.
             return float(rows)
         if target.is_cuda:
-            return self._on_gpu(target)
+            return LaterWeight(partial(self._on_gpu, target))
         if self._weight is None:
             return float(target.numel() - int((target == self._ignored).sum()))
         counted = target[target != self._ignored]
         return float(self._weight[counted].sum(dtype=torch.float64))
 
     def _on_gpu(self, target: torch.Tensor) -> torch.Tensor:
-        """The same, without waiting for the GPU."""
         counts = target != self._ignored
         if self._weight is None:
             return counts.sum()

@@ -93,8 +93,7 @@ class Replicas:
         """Makes every worker's gradients those of all rows together."""
         exchange = self.exchange
         sparse: dict[int, torch.Tensor] = {}
-        # A weight in the GPU's memory is not looked at: that would wait for the backward pass.
-        if isinstance(weight, torch.Tensor) or weight:
+        if weight:
             for i, parameter in enumerate(self.parameters):
                 if parameter.grad is not None and parameter.grad.is_sparse:
                     sparse[i] = parameter.grad
@@ -118,7 +117,8 @@ class Replicas:
         exchange.reduce_all()
         exchange.spread()
         if not total[7]:
-            factor = 1.0 if is_sum else float(weight) / total[0]
+            alone = running.world_size() == 1
+            factor = 1.0 if is_sum or alone else float(weight) / total[0]
             self._join_sparse(sparse, factor)
 
     def _join_sparse(self, mine: dict[int, torch.Tensor], factor: float) -> None:

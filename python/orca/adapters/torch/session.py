@@ -113,9 +113,16 @@ class Session:
         """The first model."""
         return self.models[0]
 
-    def batches(self, stream: Iterator[Any]) -> Iterator[Any]:
-        """Batches with their rows, where the model is."""
-        return stream if self.device.type == "cpu" else copied_ahead(stream, self.device)
+    @property
+    def gatherers(self) -> int:
+        """How many threads gather batches: beside a GPU, the cores have little else to do."""
+        return 1 if self.device.type == "cpu" else min(4, torch.get_num_threads())
+
+    def batches(self, stream: Iterator[Any], *, threaded: bool = False) -> Iterator[Any]:
+        """Batches with their rows, where the model is; see ``copied_ahead``."""
+        if self.device.type == "cpu":
+            return stream
+        return copied_ahead(stream, self.device, threaded=threaded)
 
     def weights(self) -> list[torch.Tensor]:
         """A copy of all parameters."""

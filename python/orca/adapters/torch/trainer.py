@@ -145,7 +145,8 @@ class Trainer:
         begin = time.perf_counter()
         rows_done, batches, losses = 0, 0, _Losses()
         self._watch = {"fwd": 0.0, "bwd": 0.0}
-        stream = session.batches(feed.epoch(session.epoch, options.seed))
+        threaded = not feed.runs_user_code
+        stream = session.batches(feed.epoch(session.epoch, options.seed), threaded=threaded)
         known = feed.steps is not None
         runner = self._runner
         progress = _Progress(session, options, feed)
@@ -383,7 +384,8 @@ class DrivenTrainer(Trainer):
         if session.sync is not None and session.sync.is_outdated():
             session.drive("a training loop of its own")
         assert isinstance(session.sync, DrivenReplicas)
-        batches = session.batches(feed.epoch(session.epoch, self._options.seed))
+        threaded = not feed.runs_user_code
+        batches = session.batches(feed.epoch(session.epoch, self._options.seed), threaded=threaded)
         steps = _Steps(batches, session.sync, self)
         if session.operator is not None:
             info = {"scheduler_step": session.spec.step_freq, **(self._options.info or {})}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,17 @@ def map_leaves(tree: Any, change: Callable[[Any], Any]) -> Any:
         parts = [map_leaves(value, change) for value in tree]
         return type(tree)._make(parts) if hasattr(tree, "_make") else type(tree)(parts)
     return change(tree)
+
+
+def leaves(tree: Any) -> Iterator[Any]:
+    """What is in the dicts, lists and tuples."""
+    if isinstance(tree, dict):
+        tree = tuple(tree.values())
+    if isinstance(tree, list | tuple):
+        for value in tree:
+            yield from leaves(value)
+    else:
+        yield tree
 
 
 def pack(tree: Any) -> Any:
