@@ -399,7 +399,7 @@ def bench_infer(rounds: int) -> None:
 
 
 def bench_gpu(rounds: int) -> None:
-    for batch, epochs in ((256, 2), (2048, 10)):
+    for batch, epochs in ((256, 4), (2048, 20)):
         found = answer(GPU, [str(max(rounds, 5)), str(batch), str(epochs)])
         ours, plain, looks = found["ours"], found["plain"], found["plain-looks"]
         print(

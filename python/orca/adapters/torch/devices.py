@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 
 from orca import running
@@ -94,7 +95,7 @@ def copied_ahead(batches: Iterator[Any], device: torch.device, *, threaded: bool
     def send(leaf: Any) -> Any:
         # Pinned memory is used again when the copy is done: torch keeps account of that.
         if isinstance(leaf, torch.Tensor) and not leaf.is_cuda:
-            return leaf.pin_memory().to(device, non_blocking=True)
+            return _pinned(leaf, threaded).to(device, non_blocking=True)
         return leaf
 
     def sent() -> Iterator[Any]:
@@ -111,6 +112,16 @@ def copied_ahead(batches: Iterator[Any], device: torch.device, *, threaded: bool
             if isinstance(leaf, torch.Tensor) and leaf.is_cuda:
                 leaf.record_stream(current)
         yield batch, rows
+
+
+def _pinned(tensor: torch.Tensor, threaded: bool) -> torch.Tensor:
+    """A copy that a GPU can fetch by itself."""
+    if not threaded or tensor.dtype is torch.bfloat16:
+        return tensor.pin_memory()
+    # By this thread alone: torch would have a team of threads for each of ours.
+    room = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    np.copyto(room.numpy(), tensor.numpy())
+    return room
 
 
 def _one_ahead(items: Iterator[Any]) -> Iterator[Any]:

@@ -455,10 +455,13 @@ class TorchEstimator:
 
     def _count_gpus(self, context: Any) -> int:
         """Of the machine that has the fewest."""
-        if context.is_local:
-            return count_gpus()
-        if self._gpus[0] is not context:
-            self._gpus = (context, min(running.run(count_gpus, workers=context.nodes)))
+        if self._gpus[0] is not context:  # To ask takes milliseconds.
+            counts = (
+                [count_gpus()]
+                if context.is_local
+                else running.run(count_gpus, workers=context.nodes)
+            )
+            self._gpus = (context, min(counts))
         return self._gpus[1]
 
     def _run(self, task: Any, *arguments: Any, seed: int | None = None) -> list[Any]:
