@@ -15,6 +15,7 @@ import checks_estimator as checks
 import orca
 from orca.adapters.torch.exchanges import DeviceExchange, DeviceGroup, _nccl
 from orca.adapters.torch.feeds import ArraySource
+from orca.adapters.torch.losses import LaterWeight
 from orca.adapters.torch.runner import Runner
 from orca.adapters.torch.session import ModelSpec, Session
 from orca.adapters.torch.trainer import FitOptions, Trainer
@@ -42,7 +43,10 @@ def exchange(weights: list[float], spoilt: tuple[int, float] | None, is_sum: boo
     made = DeviceExchange(parameters, DeviceGroup(gloo))
     if weights[rank]:
         made.collect({})
-    total = made.meet(weights[rank], float(rank + 1), rank + 5, False, is_sum)
+    weight: Any = weights[rank]
+    if rank == 1 and weight:  # As a loss on a GPU says it; and a loss need not be a scalar.
+        weight = LaterWeight(lambda: torch.tensor(int(weights[rank])))
+    total = made.meet(weight, torch.tensor([rank + 1.0]), rank + 5, False, is_sum)
     for parameter, used in zip(parameters, made.used(), strict=True):
         parameter.grad = torch.full_like(parameter, 7.0) if used else None
     if total[0]:

@@ -190,7 +190,7 @@ class DeviceExchange:
         """Numbers and tensors as numbers, and the first gradient with a value that is not finite, or -1."""
         places = [i for i, g in enumerate(gradients) if g is not None and g.numel()]
         here = [gradients[i] for i in places]
-        asked = [number for number in numbers if isinstance(number, torch.Tensor)]
+        asked = [n.reshape(()) for n in numbers if isinstance(n, torch.Tensor)]
         with torch.no_grad():
             # One kernel for the largest values of all gradients, one that puts all numbers together.
             asked += torch._foreach_norm(here, math.inf) if here else []
