@@ -296,6 +296,8 @@ def versions() -> dict[str, str]:
 def nursery_environment(frameworks: list[str]) -> dict[str, str]:
     """What a nursery's environment has beside the driver's own."""
     changes = dict.fromkeys(["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"], "1")
+    # Whoever asks for GPUs while torch is imported must not start CUDA: a fork would not have it.
+    changes["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     changes |= {"ORCA_PRELOAD": ",".join(frameworks), "ORCA_SYS_PATH": json.dumps(sys.path)}
     ours = [*changes, "ORCA_NURSERY", "ORCA_BEFORE"]
     return changes | {"ORCA_BEFORE": json.dumps({name: os.environ.get(name) for name in ours})}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 from typing import Any
 
@@ -105,17 +106,19 @@ def train_plainly(
     epochs: int,
     config: dict[str, Any] | None = None,
     model: nn.Module | None = None,
+    device: str = "cpu",
 ) -> tuple[nn.Module, list[float]]:
     """The reference: one process, plain torch, the rows in their order."""
     config = config or {}
-    model = model or net(config)
+    model = (model or net(config)).to(device)
+    loss = copy.deepcopy(loss).to(device) if isinstance(loss, nn.Module) else loss
     optimizer = optimizer(model, config)
     means = []
     for _ in range(epochs):
         total = 0.0
         for begin in range(0, len(x), batch_size):
-            xs = torch.from_numpy(x[begin : begin + batch_size])
-            ys = torch.from_numpy(y[begin : begin + batch_size])
+            xs = torch.from_numpy(x[begin : begin + batch_size]).to(device)
+            ys = torch.from_numpy(y[begin : begin + batch_size]).to(device)
             optimizer.zero_grad()
             value = loss(model(xs), ys)
             value = value[0] if isinstance(value, tuple) else value

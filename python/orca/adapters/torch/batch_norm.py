@@ -1,25 +1,29 @@
-"""Batch normalisation over the rows of all workers, on CPUs.
+"""Batch normalisation over the rows of all workers, on CPUs and GPUs.
 
-torch's own SyncBatchNorm wants GPUs. Here every worker adds up its rows, the sums are added over the workers, and backward
+torch's own SyncBatchNorm wants GPUs, and weighs all workers alike. Here every worker adds up its rows, the sums are added over the workers, and backward
 does the same with the two sums that it needs; each worker's part is weighed as its loss is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from orca import running
-
 
 class Share:
-    """What this worker's loss weighs among all, in the step that is under way."""
+    """What this worker's loss weighs among all, in the step that is under way.
 
-    def __init__(self) -> None:
+    Args:
+        add_up: Adds a tensor up over all workers, in place.
+    """
+
+    def __init__(self, add_up: Callable[[torch.Tensor], Any]) -> None:
         self.value = 1.0
+        self.add_up = add_up
 
 
 class _Normalise(torch.autograd.Function):
@@ -49,7 +53,7 @@ class _Normalise(torch.autograd.Function):
         )
         # Gradients of workers without rows are nothing, whatever they weigh.
         sums = sums * share if share else torch.zeros_like(sums)
-        running.allreduce(sums)
+        ctx.share.add_up(sums)
         if not share:
             return torch.zeros_like(gradient), None, None, None, None
         means = (sums / (share * ctx.count)).to(gradient.dtype)
@@ -75,14 +79,14 @@ class _Joined:
             return super().forward(x)  # type: ignore[safe-super,misc,no-any-return]
         dims = _all_but_channel(x)
         wide = x.detach().double()
-        rows = torch.full((self.num_features,), x.numel() / max(x.shape[1], 1), dtype=torch.float64)
+        rows = wide.new_full((self.num_features,), x.numel() / max(x.shape[1], 1))
         sums = torch.stack([wide.sum(dims), wide.pow(2).sum(dims), rows])
-        running.allreduce(sums)
+        self.orca_share.add_up(sums)
         count = float(sums[2, 0])
         mean = sums[0] / count
         # In a second pass: the difference of two large numbers loses what matters.
         squares = (wide - mean.view(_per_channel(x))).pow(2).sum(dims)
-        running.allreduce(squares)
+        self.orca_share.add_up(squares)
         variance = squares / count
         self._follow(mean, variance * (count / max(count - 1, 1)))
         y = _Normalise.apply(x, mean, (variance + self.eps).rsqrt(), count, self.orca_share)

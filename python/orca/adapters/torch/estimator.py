@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader
 from orca import running
 from orca._native import _core
 from orca.adapters.torch import loop
+from orca.adapters.torch.devices import count_gpus, workers_on
 from orca.adapters.torch.feeds import ArraySource, LoaderSource
 from orca.adapters.torch.names import load_plain_state, plain_state, unwrapped
 from orca.adapters.torch.positions import in_any_order
@@ -105,7 +106,7 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         generation: Generation,
         backend: str,
         *,
-        workers_per_node: int,
+        workers_per_node: int | None,
         model_dir: str | None,
         use_tqdm: bool = False,
         settings: Any = None,
@@ -130,6 +131,10 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         self._summary: str | None = None
         self._lock = threading.RLock()
         self._is_running = False
+        self._gpus: tuple[Any, int] = (None, 0)  # of a machine of a context
+        context = active_context()
+        if spec.device is not None and context is not None and context.is_local:
+            _ = self.num_workers  # What cannot work is said at once.
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -499,9 +504,13 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
     @property
     def num_workers(self) -> int:
         """How many workers train."""
+        context = current_context()
+        if self._spec.device is not None:
+            gpus = self._count_gpus(context)
+            return workers_on(self._spec.device, gpus, self._workers_per_node) * context.nodes
         if self._rules.one_worker_a_core:
             return OrcaContext.cores()
-        return self._workers_per_node * current_context().nodes
+        return (1 if self._workers_per_node is None else self._workers_per_node) * context.nodes
 
     # --- inside
 
@@ -515,6 +524,17 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
             yield
         finally:
             self._lock.release()
+
+    def _count_gpus(self, context: Any) -> int:
+        """Of the machine that has the fewest."""
+        if self._gpus[0] is not context:  # To ask takes milliseconds.
+            counts = (
+                [count_gpus()]
+                if context.is_local
+                else running.run(count_gpus, workers=context.nodes)
+            )
+            self._gpus = (context, min(counts))
+        return self._gpus[1]
 
     def _run(self, task: Any, *arguments: Any, seed: int | None = None) -> list[Any]:
         if self._is_running:

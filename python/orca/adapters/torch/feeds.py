@@ -43,14 +43,17 @@ class ArraySource:
     as_float32: bool = False
     columns: tuple[str, ...] = ()  # of a frame: features, then labels
 
-    def open(self, batch_size: int, config: dict[str, Any], shuffle: bool) -> Feed:
-        """The batches of this worker."""
+    def open(
+        self, batch_size: int, config: dict[str, Any], shuffle: bool, threads: int = 1
+    ) -> Feed:
+        """The batches of this worker, gathered by so many threads."""
         is_training = shuffle
         return _ArrayFeed(
             self,
             batch_size,
             shuffle=is_training and bool(config.get("shuffle", True)),
             drop_last=is_training and bool(config.get("drop_last", False)),
+            threads=threads,
         )
 
     def slices(self, begin: int, end: int, batch_size: int) -> Iterator[Any]:
@@ -79,8 +82,10 @@ class LoaderSource:
     is_creator: bool
     in_turn: bool = False  # whether the workers of a machine call it one after the other
 
-    def open(self, batch_size: int, config: dict[str, Any], shuffle: bool) -> Feed:
-        """The batches of this worker; calls a creator."""
+    def open(
+        self, batch_size: int, config: dict[str, Any], shuffle: bool, threads: int = 1
+    ) -> Feed:
+        """The batches of this worker; calls a creator. A loader has workers of its own."""
         if not self.is_creator:
             return _open_loader(self.loader, whole=True)
 
@@ -108,11 +113,13 @@ class Feed:
         rows: Of an epoch, over all workers; None when nobody knows.
         steps: Of an epoch, the same on all workers; None when nobody knows.
         columns: The names of a batch's parts, where they have names.
+        runs_user_code: Whether that makes the batches, on this thread.
     """
 
     rows: int | None = None
     steps: int | None = None
     columns: tuple[str, ...] = ()
+    runs_user_code = True
 
     def epoch(self, number: int, seed: int) -> Iterator[Batch]:
         """The batches of one epoch."""
@@ -124,10 +131,19 @@ class Feed:
 
 
 class _ArrayFeed(Feed):
+    runs_user_code = False
+
     def __init__(
-        self, source: ArraySource, batch_size: int, *, shuffle: bool, drop_last: bool
+        self,
+        source: ArraySource,
+        batch_size: int,
+        *,
+        shuffle: bool,
+        drop_last: bool,
+        threads: int,
     ) -> None:
         self._source, self._batch_size, self._shuffle = source, batch_size, shuffle
+        self._threads = threads
         rows = len(source.store)
         self.rows = rows // batch_size * batch_size if drop_last else rows
         self.steps = -(-self.rows // batch_size)
@@ -145,7 +161,9 @@ class _ArrayFeed(Feed):
             "rank": running.rank(),
             "world_size": running.world_size(),
         }
-        batches = self._source.store.batches(**self._order, framework="torch")
+        batches = self._source.store.batches(
+            **self._order, threads=self._threads, framework="torch"
+        )
         arrange = _arrange(self._source)
         for batch in itertools.islice(batches, self.steps):
             made = arrange(batch)

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 
 from orca import running
+from orca.adapters.torch.devices import device_of_worker
+from orca.adapters.torch.exchanges import DeviceGroup
 from orca.adapters.torch.feeds import Feed, spread
 from orca.adapters.torch.runner import Runner
 from orca.adapters.torch.session import ModelSpec, Session, make_metrics
@@ -53,13 +55,16 @@ def _session(call: Call) -> Session | None:
     has = session is not None and version == call.version and session.place == here
     if all(allgather_object(has)):
         assert session is not None
+        device_of_worker(session.spec.device)
         session.connect()
         return session
     if not call.has_state:
         return None
     spec: ModelSpec = loads(list(call.spec.view()))
     state = None if call.state is None else unpack(call.state)
-    session = Session(spec, state, call.seed, call.is_local)
+    device = device_of_worker(spec.device)
+    group = None if device.type == "cpu" else DeviceGroup()
+    session = Session(spec, state, call.seed, call.is_local, device, group)
     _sessions[call.estimator] = (call.version, session)
     return session
 
@@ -75,11 +80,12 @@ def fit(call: Call, options: FitOptions) -> Any:
         raise InvalidArgumentError(
             "If a loss_creator is not provided, you must provide a custom training operator."
         )
-    feed = options.source.open(options.batch_size, session.spec.config, True)
+    config, threads = session.spec.config, session.gatherers
+    feed = options.source.open(options.batch_size, config, True, threads)
     validation = (
         None
         if options.validation is None
-        else options.validation.open(options.batch_size, session.spec.config, False)
+        else options.validation.open(options.batch_size, config, False, threads)
     )
     del _sessions[call.estimator]  # Until it is whole again.
     runner = Runner(session, list(options.callbacks), {"epochs": options.epochs})
@@ -141,7 +147,7 @@ def evaluate(call: Call, options: EvaluateOptions) -> Any:
     if session is None:
         return SESSION_LOST
     begin = time.perf_counter()
-    feed = options.source.open(options.batch_size, session.spec.config, False)
+    feed = options.source.open(options.batch_size, session.spec.config, False, session.gatherers)
     runner = Runner(session, list(options.callbacks), {})
     runner.call("before_run")
     found = _evaluate(session, feed, options.metrics, runner, options.num_steps, options.info)
@@ -160,7 +166,9 @@ def _evaluate(
     info: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     metrics = make_metrics(wanted)
-    batches = itertools.islice(feed.epoch(0, 0), num_steps)
+    batches = session.batches(
+        itertools.islice(feed.epoch(0, 0), num_steps), threaded=not feed.runs_user_code
+    )
     runner.call("before_val_epoch")
     watched = runner.suspects.watched(feed, batches)
     if session.operator_validates():
@@ -209,10 +217,11 @@ def _score(
                 runner.main.on_val_forward(runner)
             else:
                 runner.forward()
-            if criterion is not None and runner.loss is not None and runner.weight:
-                scale = 1.0 if criterion.is_sum else runner.weight
+            weight = float(runner.weight)
+            if criterion is not None and runner.loss is not None and weight:
+                scale = 1.0 if criterion.is_sum else weight
                 loss_sum += float(runner.loss) * scale
-                weight_sum += runner.weight
+                weight_sum += weight
             for metric in metrics.values():
                 metric(runner.output, runner.target)
             rows_done += rows
@@ -234,7 +243,8 @@ def predict(call: Call, source: Any, batch_size: int, callbacks: tuple[Any, ...]
     parts: list[Any] = []
     runner.call("before_pred_epoch")
     with torch.no_grad():
-        for index, batch in enumerate(source.slices(begin, end, batch_size)):
+        slices = ((batch, 0) for batch in source.slices(begin, end, batch_size))
+        for index, (batch, _) in enumerate(session.batches(slices, threaded=True)):
             runner.batch, runner.batch_idx = spread(list(batch)), index
             runner.call("before_pred_iter")
             if runner.main is not None:
@@ -253,7 +263,7 @@ def _to_numpy(output: Any) -> Any:
     if isinstance(output, torch.Tensor):
         if output.dtype is torch.bfloat16:
             output = output.float()
-        array = output.numpy()
+        array = output.cpu().numpy()
         # Trailing dimensions of one element say nothing.
         while array.ndim > 1 and array.shape[-1] == 1:
             array = array[..., 0]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -48,8 +49,8 @@ class Criterion:
         self.is_sum = getattr(loss, "reduction", None) == "sum"
         self._weigh, self.rule = _rule_of(loss)
 
-    def __call__(self, output: Any, target: Any, rows: int) -> tuple[torch.Tensor, float]:
-        """The loss of a batch, and its weight."""
+    def __call__(self, output: Any, target: Any, rows: int) -> tuple[torch.Tensor, Any]:
+        """The loss of a batch, and its weight: a number, or a LaterWeight."""
         outputs = output if isinstance(output, list | tuple) else (output,)
         targets = target if isinstance(target, list | tuple) else (target,)
         loss = self.loss(*outputs, *targets)
@@ -59,7 +60,7 @@ class Criterion:
         return loss, self._weigh(outputs[0], targets[0], rows)
 
 
-def _rule_of(loss: Any) -> tuple[Callable[[Any, Any, int], float], str]:
+def _rule_of(loss: Any) -> tuple[Callable[[Any, Any, int], Any], str]:
     if getattr(loss, "reduction", None) == "sum":
         return _rows, "sums"
     if isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss):
@@ -81,19 +82,38 @@ def _elements(output: Any, target: Any, _rows: int) -> float:
     return float(max(output.numel(), target.numel()))
 
 
+class LaterWeight:
+    """A weight that can be had from a GPU; to ask for it as a number is to wait for the GPU."""
+
+    def __init__(self, tensor: Callable[[], torch.Tensor]) -> None:
+        self.tensor = tensor
+
+    def __float__(self) -> float:
+        return float(self.tensor())
+
+
 class _ClassWeights:
     """What cross entropy divides by: the labels that count, each with its class's weight."""
 
     def __init__(self, weight: torch.Tensor | None, ignored: int) -> None:
         self._weight, self._ignored = weight, ignored
 
-    def __call__(self, _output: Any, target: Any, rows: int) -> float:
+    def __call__(self, _output: Any, target: Any, rows: int) -> Any:
         if target.is_floating_point():  # Probabilities: a mean over rows, whatever the weights.
             return float(rows)
+        if target.is_cuda:
+            return LaterWeight(partial(self._on_gpu, target))
         if self._weight is None:
             return float(target.numel() - int((target == self._ignored).sum()))
         counted = target[target != self._ignored]
         return float(self._weight[counted].sum(dtype=torch.float64))
+
+    def _on_gpu(self, target: torch.Tensor) -> torch.Tensor:
+        counts = target != self._ignored
+        if self._weight is None:
+            return counts.sum()
+        each = self._weight[torch.where(counts, target, 0)] * counts
+        return each.sum(dtype=torch.float64)
 
 
 def required_arguments(function: Any) -> int | None:

@@ -1,7 +1,7 @@
 """A copy of the weights in each worker; all of them make the same update.
 
 For every model and optimizer that cannot share: optimizers that look at whole parameters, sparse gradients, code of the
-user's that writes to weights or drives its own backward passes, workers on several machines.
+user's that writes to weights or drives its own backward passes, workers on several machines, GPUs.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import torch
 
 from orca import running
 from orca._native import _core
+from orca.adapters.torch.exchanges import DeviceExchange, DeviceGroup, HostExchange
 from orca.adapters.torch.optimizers import load_optimizer_state
 from orca.adapters.torch.shared_state import shared_block
-from orca.adapters.torch.trees import type_name
+from orca.adapters.torch.trees import pack, type_name, unpack
 from orca.data import SharedBlock
 from orca.objects import allgather_object, broadcast_object
 
@@ -26,15 +27,27 @@ class Replicas:
     Args:
         parameters: The trainable ones, by name.
         optimizers: Any.
+        group: Of the GPUs that have the parameters; None when the CPU has them.
     """
 
     way = "a copy of the weights in each worker"
 
     def __init__(
-        self, parameters: dict[str, torch.nn.Parameter], optimizers: list[torch.optim.Optimizer]
+        self,
+        parameters: dict[str, torch.nn.Parameter],
+        optimizers: list[torch.optim.Optimizer],
+        group: DeviceGroup | None = None,
     ) -> None:
         self.parameters = list(parameters.values())
         self.optimizers = optimizers
+        self._group = group
+        for parameter in self.parameters:
+            _broadcast(parameter.data)
+        if group is None:
+            self._make_room(parameters)
+        self.connect()
+
+    def _make_room(self, parameters: dict[str, torch.nn.Parameter]) -> None:
         self.layout = _core.FlatLayout(
             [(name, type_name(p), p.numel(), 0) for name, p in parameters.items()]
         )
@@ -43,17 +56,19 @@ class Replicas:
             self.layout, running.world_size() if self._shared else 1
         )
         self._block = shared_block(size) if self._shared else SharedBlock(size)
-        for parameter in self.parameters:
-            _broadcast(parameter.data)
-        self.connect()
 
     def connect(self) -> None:
         """Forms the exchange with the workers of the current call."""
-        self.exchange = _core.GradientExchange(
+        self.exchange: HostExchange | DeviceExchange
+        if self._group is not None:
+            self.exchange = DeviceExchange(self.parameters, self._group)
+            return
+        native = _core.GradientExchange(
             running.communicator()._native, self.layout, self._block.native, self._shared
         )
+        self.exchange = HostExchange(native, self.parameters)
 
-    def step(self, weight: float, loss: float, rows: int, *, leaves: bool, policy: Any) -> Any:
+    def step(self, weight: Any, loss: Any, rows: int, *, leaves: bool, policy: Any) -> Any:
         """Joins the gradients and updates this worker's weights; returns the sum of all workers."""
         total = self.join(weight, loss, rows, leaves=leaves, policy=policy)
         if total[0] and policy.goes_on(total):
@@ -76,21 +91,15 @@ class Replicas:
         policy.clip([p for p in self.parameters if p.grad is not None])
         return float(total[1])
 
-    def join(self, weight: float, loss: float, rows: int, *, leaves: bool, policy: Any) -> Any:
+    def join(self, weight: Any, loss: Any, rows: int, *, leaves: bool, policy: Any) -> Any:
         """Makes every worker's gradients those of all rows together."""
         exchange = self.exchange
         sparse: dict[int, torch.Tensor] = {}
         if weight:
-            pointers = []
             for i, parameter in enumerate(self.parameters):
-                gradient = parameter.grad
-                if gradient is not None and gradient.is_sparse:
-                    sparse[i] = gradient
-                    gradient = None
-                elif gradient is not None and not gradient.is_contiguous():
-                    gradient = parameter.grad = gradient.contiguous()
-                pointers.append(0 if gradient is None else gradient.data_ptr())
-            exchange.collect(pointers)
+                if parameter.grad is not None and parameter.grad.is_sparse:
+                    sparse[i] = parameter.grad
+            exchange.collect(sparse)
         total = exchange.meet(weight, loss, rows, leaves, policy.is_sum)
         if total[0]:
             self._spread(weight, total, sparse, policy.is_sum)
@@ -98,7 +107,7 @@ class Replicas:
         return total
 
     def _spread(
-        self, weight: float, total: Any, sparse: dict[int, torch.Tensor], is_sum: bool
+        self, weight: Any, total: Any, sparse: dict[int, torch.Tensor], is_sum: bool
     ) -> None:
         exchange = self.exchange
         used = exchange.used()
@@ -108,23 +117,27 @@ class Replicas:
             elif parameter.grad is None:
                 parameter.grad = torch.empty_like(parameter, memory_format=torch.contiguous_format)
         exchange.reduce_all()
-        exchange.spread([0 if p.grad is None else p.grad.data_ptr() for p in self.parameters])
+        exchange.spread()
         if not total[7]:
-            factor = 1.0 if is_sum else (weight / total[0] if weight else 0.0)
+            alone = running.world_size() == 1
+            factor = 1.0 if is_sum or alone else float(weight) / total[0]
             self._join_sparse(sparse, factor)
 
     def _join_sparse(self, mine: dict[int, torch.Tensor], factor: float) -> None:
         parts = {}
         for i, gradient in mine.items():
             whole = gradient.coalesce()
-            parts[i] = (whole.indices().numpy(), (whole.values() * factor).numpy())
+            parts[i] = (whole.indices().cpu().numpy(), (whole.values() * factor).cpu().numpy())
         everybody = allgather_object(parts)
         for i in sorted(set().union(*everybody)):
             found = [each[i] for each in everybody if i in each]
             indices = torch.cat([torch.from_numpy(f[0]) for f in found], dim=1)
             values = torch.cat([torch.from_numpy(f[1]) for f in found])
-            shape = self.parameters[i].shape
-            self.parameters[i].grad = torch.sparse_coo_tensor(indices, values, shape).coalesce()
+            parameter = self.parameters[i]
+            whole = torch.sparse_coo_tensor(
+                indices, values, parameter.shape, device=parameter.device
+            )
+            parameter.grad = whole.coalesce()
 
     def check_untouched(self) -> None:
         """Everybody may write to his own copy."""
@@ -155,7 +168,7 @@ class Replicas:
 def _broadcast(tensor: torch.Tensor, root: int = 0) -> None:
     if running.world_size() == 1 or tensor.numel() == 0:
         return
-    whole = tensor.contiguous()
+    whole = tensor.cpu().contiguous()  # The engine's connections are between CPUs.
     running.broadcast(whole, root)
     if whole is not tensor:
         tensor.copy_(whole)
@@ -169,9 +182,12 @@ class DrivenReplicas(Replicas):
     """
 
     def __init__(
-        self, parameters: dict[str, torch.nn.Parameter], optimizers: list[torch.optim.Optimizer]
+        self,
+        parameters: dict[str, torch.nn.Parameter],
+        optimizers: list[torch.optim.Optimizer],
+        group: DeviceGroup | None = None,
     ) -> None:
-        super().__init__(parameters, optimizers)
+        super().__init__(parameters, optimizers, group)
         self._touched: set[int] | None = None
         self.rows = 1
         self.policy: Any = _Plain
@@ -240,11 +256,13 @@ class DrivenReplicas(Replicas):
         for parameter in self.parameters:
             _broadcast(parameter.data, best)
         # A loop may add gradients up over batches, and go on with them in the next epoch.
-        gradients = broadcast_object([p.grad for p in self.parameters], best)
+        mine = [
+            [p.grad for p in self.parameters],
+            *([o.state_dict() for o in part] for part in (self.optimizers, schedulers)),
+        ]
+        gradients, states, schedules = unpack(broadcast_object(pack(mine), best))
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
-            parameter.grad = gradient
-        mine = [[o.state_dict() for o in part] for part in (self.optimizers, schedulers)]
-        states, schedules = broadcast_object(mine, best)
+            parameter.grad = None if gradient is None else gradient.to(parameter.device)
         for optimizer, state in zip(self.optimizers, states, strict=True):
             load_optimizer_state(optimizer, state)
         for scheduler, state in zip(schedulers, schedules, strict=True):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from torch import nn
 
 from orca import running
 from orca.adapters.torch.batch_norm import Share, join_batch_norms
+from orca.adapters.torch.devices import CPU, copied_ahead
+from orca.adapters.torch.exchanges import DeviceGroup, add_up
 from orca.adapters.torch.losses import Criterion, required_arguments
 from orca.adapters.torch.names import load_plain_state, plain_name
 from orca.adapters.torch.optimizers import Ftrl, load_optimizer_state, make_optimizer
@@ -42,10 +45,20 @@ class ModelSpec:
     operator: Any = None
     hook: Any = None
     sync_batchnorm: bool = False
+    device: torch.device | None = None  # None: the CPU; without a number: each worker's own GPU
 
 
 class Session:
-    """The models, optimizers and schedulers of one Estimator on one worker."""
+    """The models, optimizers and schedulers of one Estimator on one worker.
+
+    Args:
+        spec: What they are made of.
+        state: Where they begin, or None.
+        seed: Of a creator's weights, or None.
+        is_local: Whether the driver is on the workers' machine.
+        device: Where models and batches are.
+        group: Of the workers' GPUs; None on CPUs.
+    """
 
     def __init__(
         self,
@@ -53,8 +66,12 @@ class Session:
         state: dict[str, Any] | None,
         seed: int | None,
         is_local: bool = True,
+        device: torch.device = CPU,
+        group: DeviceGroup | None = None,
     ) -> None:
         self.is_local = is_local
+        self.device = device
+        self.group = group
         self._owned: dict[str, nn.Parameter] = {}
         self._buffers_before: list[torch.Tensor] = []
         self.spec = spec
@@ -64,15 +81,21 @@ class Session:
         if seed is not None:
             torch.manual_seed(seed)
         self.models = make_models(spec)
-        self.share = Share()
+        self.share = Share(partial(add_up, group=self.group))
         self.joins_norms = (
             spec.sync_batchnorm
             and running.world_size() > 1
             and sum(join_batch_norms(model, self.share) for model in self.models) > 0
         )
+        # Before there are optimizers: some look where the parameters are.
+        for model in self.models if self.group is not None else ():
+            model.to(device)
         self.optimizers, self.rates = _make_optimizers(spec, self.models)
+        for optimizer in self.optimizers:
+            if optimizer.state and self.group is not None:  # An instance's own.
+                optimizer.load_state_dict(optimizer.state_dict())
         self.schedulers = _make_schedulers(spec, self.optimizers)
-        self.criterion = _make_criterion(spec)
+        self.criterion = _make_criterion(spec, device)
         if seed is not None:  # Not the same masks of dropout on all workers.
             torch.manual_seed(seed + 1 + running.rank())
         self.operator: Any = self._make_operator()
@@ -91,6 +114,17 @@ class Session:
     def model(self) -> nn.Module:
         """The first model."""
         return self.models[0]
+
+    @property
+    def gatherers(self) -> int:
+        """How many threads gather batches: beside a GPU, the cores have little else to do."""
+        return 1 if self.device.type == "cpu" else min(4, torch.get_num_threads())
+
+    def batches(self, stream: Iterator[Any], *, threaded: bool = False) -> Iterator[Any]:
+        """Batches with their rows, where the model is; see ``copied_ahead``."""
+        if self.device.type == "cpu":
+            return stream
+        return copied_ahead(stream, self.device, threaded=threaded)
 
     def weights(self) -> list[torch.Tensor]:
         """A copy of all parameters."""
@@ -132,7 +166,11 @@ class Session:
         if any(allgather_object(written)):
             shares, self.reason = False, "the model writes to its parameters"
         self._owned = parameters
-        self.sync = (SharedState if shares else Replicas)(parameters, self.optimizers)
+        self.sync = (
+            SharedState(parameters, self.optimizers)
+            if shares
+            else Replicas(parameters, self.optimizers, self.group)
+        )
         return self.sync
 
     def drive(self, why: str) -> None:
@@ -141,7 +179,7 @@ class Session:
             self.sync.give_back()
         self._owned = self._trained()
         self.reason = why
-        self.sync = DrivenReplicas(self._owned, self.optimizers)
+        self.sync = DrivenReplicas(self._owned, self.optimizers, self.group)
 
     def operator_trains(self) -> bool:
         """Whether the training operator makes the steps."""
@@ -205,7 +243,7 @@ class Session:
             if buffer.is_floating_point():
                 whole = buffer * (rows / total) if rows else torch.zeros_like(buffer)
                 whole = whole.contiguous()
-                running.allreduce(whole)
+                add_up(whole, self.group)
                 buffer.copy_(whole)
             else:
                 _broadcast(buffer, max(range(len(everybody)), key=lambda r: everybody[r][0]))
@@ -278,6 +316,9 @@ class Session:
 
     def _may_share(self, parameters: dict[str, nn.Parameter]) -> tuple[bool, str]:
         spec = self.spec
+        if self.group is not None:
+            alone = running.world_size() == 1
+            return False, "nothing to join" if alone else "gradients are joined over NCCL"
         if spec.elementwise is False:
             return False, "elementwise=False"
         if not self.is_local:
@@ -394,7 +435,7 @@ def _make_schedulers(spec: ModelSpec, optimizers: list[torch.optim.Optimizer]) -
     return _listed(_call(spec.scheduler, optimizer, dict(spec.config)))
 
 
-def _make_criterion(spec: ModelSpec) -> Criterion | None:
+def _make_criterion(spec: ModelSpec, device: torch.device) -> Criterion | None:
     loss = spec.loss
     if loss is None:
         return None
@@ -402,6 +443,8 @@ def _make_criterion(spec: ModelSpec) -> Criterion | None:
         not isinstance(loss, nn.Module) and required_arguments(loss) in (0, 1)
     ):
         loss = loss() if isinstance(loss, type) else _call(loss, dict(spec.config))
+    if isinstance(loss, nn.Module) and device.type != "cpu":
+        loss.to(device)
     return Criterion(loss)
 
 

@@ -135,8 +135,8 @@ class Policy:
         if isinstance(self._session.sync, SharedState):
             norm = global_norm(parameters)
         else:
-            squares = sum(float(p.grad.double().pow(2).sum()) for p in parameters)  # type: ignore[union-attr]
-            norm = math.sqrt(squares)
+            squares = [p.grad.double().pow(2).sum() for p in parameters]  # type: ignore[union-attr]
+            norm = math.sqrt(float(torch.stack(squares).sum())) if squares else 0.0
         if norm > limit:
             for parameter in parameters:
                 assert parameter.grad is not None
@@ -191,7 +191,8 @@ class Trainer:
         begin = time.perf_counter()
         rows_done, batches, losses = 0, 0, _Losses()
         self._watch = {"fwd": 0.0, "bwd": 0.0}
-        stream = feed.epoch(session.epoch, options.seed)
+        threaded = not feed.runs_user_code
+        stream = session.batches(feed.epoch(session.epoch, options.seed), threaded=threaded)
         known = feed.steps is not None
         runner, suspects = self._runner, self._runner.suspects
         progress = _Progress(session, options, feed)
@@ -204,13 +205,14 @@ class Trainer:
                 self._is_first = False
             if rows < 0 and known:
                 break
-            loss, weight = math.nan, 0.0
+            loss: Any = math.nan
+            weight: Any = 0.0
             before: list[torch.Tensor] = []
             runner.batch_idx = index
             if runner:
                 runner.call("before_train_iter", "on_batch_begin", index)
             if rows > 0:
-                if session.sync is None:
+                if session.sync is None and session.group is None:
                     before = session.weights()
                 with suspects:
                     loss, weight = self._forward_backward(batch, rows)
@@ -271,7 +273,7 @@ class Trainer:
         return found
 
     def _again(self, batch: Any, rows: int) -> Any:
-        def again() -> tuple[float, float, int]:
+        def again() -> tuple[Any, Any, int]:
             if rows <= 0:
                 return 0.0, math.nan, 0
             loss, weight = self._forward_backward(batch, rows)
@@ -279,26 +281,35 @@ class Trainer:
 
         return again
 
-    def _forward_backward(self, batch: Any, rows: int) -> tuple[float, float]:
+    def _forward_backward(self, batch: Any, rows: int) -> tuple[Any, Any]:
+        """Loss and weight; what is in a GPU's memory stays there until all of it is fetched at once."""
         runner = self._runner
         runner.batch, runner.rows, runner.weight = batch, rows, float(rows)
         profile = self._options.profile
-        begin = time.perf_counter() if profile else 0.0
+        begin = self._clock() if profile else 0.0
         if runner.main is not None:
             runner.main.on_train_forward(runner)
         else:
             runner.forward()
-        middle = time.perf_counter() if profile else 0.0
+        middle = self._clock() if profile else 0.0
         if self._session.joins_norms:
             self._weigh(runner.weight)
         runner.loss.backward()
         if profile:
             self._watch["fwd"] += middle - begin
-            self._watch["bwd"] += time.perf_counter() - middle
-        return runner.loss.item(), runner.weight
+            self._watch["bwd"] += self._clock() - middle
+        loss = runner.loss.detach()
+        return loss if loss.is_cuda else loss.item(), runner.weight
 
-    def _weigh(self, weight: float) -> None:
+    def _clock(self) -> float:
+        """The time when all that was asked of the GPU is done."""
+        if self._session.device.type == "cuda":
+            torch.cuda.synchronize(self._session.device)
+        return time.perf_counter()
+
+    def _weigh(self, weight: Any) -> None:
         """Before a backward pass over joined batch norms: what this worker's part weighs."""
+        weight = float(weight)
         total = float(running.allreduce(np.array([weight]))[0])
         self._session.share.value = (
             1.0 if self._policy.is_sum and weight else (weight / total if total else 0.0)
@@ -339,9 +350,11 @@ class Trainer:
         rows = "rows as they come" if feed.rows is None else f"{feed.rows} rows"
         steps = "" if feed.steps is None else f", {feed.steps} steps an epoch"
         _log.info(
-            "training on %d workers x %d threads, %s (%s); %s%s; losses are weighed by %s%s",
+            "training on %d workers x %s, %s (%s); %s%s; losses are weighed by %s%s",
             running.world_size(),
-            torch.get_num_threads(),
+            f"{torch.get_num_threads()} threads"
+            if session.device.type == "cpu"
+            else f"1 GPU ({torch.cuda.get_device_name(session.device)})",
             sync.way,
             session.reason,
             rows,
@@ -424,7 +437,8 @@ class DrivenTrainer(Trainer):
         assert isinstance(session.sync, DrivenReplicas)
         session.sync.policy = self._policy
         suspects = self._runner.suspects
-        stream = feed.epoch(session.epoch, self._options.seed)
+        threaded = not feed.runs_user_code
+        stream = session.batches(feed.epoch(session.epoch, self._options.seed), threaded=threaded)
         steps = _Steps(suspects.watched(feed, stream), session.sync, self)
         with suspects:
             if session.operator is not None:

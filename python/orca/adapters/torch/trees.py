@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -58,17 +58,30 @@ def map_leaves(tree: Any, change: Callable[[Any], Any]) -> Any:
     return change(tree)
 
 
+def leaves(tree: Any) -> Iterator[Any]:
+    """What is in the dicts, lists and tuples."""
+    if isinstance(tree, dict):
+        tree = tuple(tree.values())
+    if isinstance(tree, list | tuple):
+        for value in tree:
+            yield from leaves(value)
+    else:
+        yield tree
+
+
 def pack(tree: Any) -> Any:
     """A tree that can be sent: tensors as arrays."""
     return map_leaves(tree, lambda leaf: _Packed(leaf) if isinstance(leaf, torch.Tensor) else leaf)
 
 
 def unpack(tree: Any) -> Any:
-    """A tree of tensors that belong to the caller."""
+    """A tree of tensors that belong to the caller, in the CPU's memory."""
 
     def own(leaf: Any) -> Any:
         if isinstance(leaf, BlockTensor | _Packed):
             return leaf.tensor().clone()
-        return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
+        if isinstance(leaf, torch.Tensor):
+            return leaf.detach().to("cpu", copy=True)
+        return leaf
 
     return map_leaves(tree, own)

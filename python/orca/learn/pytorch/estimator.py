@@ -31,7 +31,7 @@ def bind(generation: Generation, settings: Any = None) -> Any:
             metrics: Any = None,
             backend: str | None = None,
             config: dict[str, Any] | None = None,
-            workers_per_node: int = 1,
+            workers_per_node: int | None = None,
             scheduler_creator: Any = None,
             scheduler_step_freq: str | None = None,
             training_operator_cls: Any = None,
@@ -43,6 +43,7 @@ def bind(generation: Generation, settings: Any = None) -> Any:
             log_to_driver: bool = True,
             elementwise: bool | None = None,
             sync_batchnorm: bool = False,
+            device: Any = None,
         ) -> Any:
             """An Estimator of a PyTorch model.
 
@@ -56,6 +57,7 @@ def bind(generation: Generation, settings: Any = None) -> Any:
                     all run on the workers of the context, and differ in what their names meant.
                 config: For the creators.
                 workers_per_node: How many workers train, but for backend ``"bigdl"``: one a core.
+                    By default 1, on GPUs one a GPU.
                 scheduler_creator: ``f(optimizer, config)`` of a learning rate scheduler.
                 scheduler_step_freq: ``"batch"``, ``"epoch"``, ``"manual"`` or None.
                 training_operator_cls: A training loop of your own.
@@ -69,6 +71,9 @@ def bind(generation: Generation, settings: Any = None) -> Any:
                     can share one copy of the weights; None: known for torch's own.
                 sync_batchnorm: Whether batch norms see the rows of all workers; else each worker's
                     own, as with DDP.
+                device: ``"cuda"``: every worker has a GPU of its own, as many as there are;
+                    ``"cuda:1"``: one worker on that GPU; None or ``"cpu"``: the CPU. Also a
+                    ``torch.device``.
 
             Returns:
                 The Estimator.
@@ -91,6 +96,7 @@ def bind(generation: Generation, settings: Any = None) -> Any:
                     use_tqdm=use_tqdm,
                     elementwise=elementwise,
                     sync_batchnorm=sync_batchnorm,
+                    device=device,
                     operator=training_operator_cls,
                     hook=initialization_hook,
                     settings=settings,
@@ -121,6 +127,7 @@ def _make(generation: Generation, backend: str, **given: Any) -> Any:
             "Please do not specify batch_size in config. Input batch_size in the fit/evaluate/predict "
             "function of the estimator instead."
         )
+    from orca.adapters.torch.devices import read_device
     from orca.adapters.torch.estimator import TorchEstimator
     from orca.adapters.torch.session import ModelSpec
 
@@ -152,6 +159,7 @@ def _make(generation: Generation, backend: str, **given: Any) -> Any:
         sync_batchnorm=given["sync_batchnorm"],
         operator=given["operator"],
         hook=given["hook"],
+        device=read_device(given["device"]),
     )
     return TorchEstimator(
         spec,
