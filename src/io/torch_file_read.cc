@@ -412,9 +412,14 @@ const TorchValue* TorchValue::Find(std::string_view key) const {
 }
 
 bool IsTorchKey(const TorchValue& value) {
-  using Kind = TorchValue::Kind;
-  if (value.kind == Kind::kTuple) return std::ranges::all_of(value.items, IsTorchKey);
-  return value.kind != Kind::kList && value.kind != Kind::kDict && value.kind != Kind::kTensor;
+  switch (value.kind) {
+    case TorchValue::Kind::kTensor:
+    case TorchValue::Kind::kList:
+    case TorchValue::Kind::kDict:
+      return false;
+    default:  // of those without items, all of none
+      return std::ranges::all_of(value.items, IsTorchKey);
+  }
 }
 
 TorchFile ParseTorchFile(const Path& path, FileView view) {

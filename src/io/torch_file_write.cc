@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -174,18 +175,25 @@ class TorchPickler {
 
 }  // namespace
 
-void WriteTorchFile(const Path& path, const TorchValue& value, FileSystem& files) {
+void EncodeTorchFile(const TorchValue& value, const ByteSink& sink) {
   const TorchPickler pickler(value);
   const auto record = [](const auto& name) { return fmt::format("{}/{}", kFolder, name); };
-  AtomicFile file(files, path);
-  ZipWriter zip(file);
+  ZipWriter zip(sink);
   zip.Add(record("data.pkl"), pickler.pickle());
   zip.Add(record("byteorder"), "little");
   for (std::size_t i = 0; i < pickler.tensors().size(); ++i)
     zip.Add(record(fmt::format("data/{}", i)), pickler.tensors()[i]->data);
   zip.Add(record("version"), "3\n");
   zip.Finish();
-  file.Commit();
+}
+
+void WriteTorchFile(const Path& path, const TorchValue& value, FileSystem& files) {
+  std::optional<AtomicFile> file;  // made by the first bytes: what is refused leaves the disk alone
+  EncodeTorchFile(value, [&](std::span<const std::byte> bytes) {
+    if (!file) file.emplace(files, path);
+    file->Write(bytes);
+  });
+  file->Commit();
 }
 
 }  // namespace orca::io

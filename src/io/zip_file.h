@@ -3,13 +3,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
-#include "orca/io/atomic_file.h"
 #include "orca/io/file_system.h"
 
 namespace orca::io {
@@ -56,17 +57,20 @@ class ZipReader {
   std::unordered_map<std::string_view, Entry> entries_;
 };
 
-/// Writes an archive into a file from its first byte on. Every record begins at a multiple of 64.
+/// Takes the bytes of a file, one piece after the other.
+using ByteSink = std::function<void(std::span<const std::byte>)>;
+
+/// Writes an archive from the first byte of a file on. Every record begins at a multiple of 64.
 class ZipWriter {
  public:
-  explicit ZipWriter(AtomicFile& file) : file_(file) {}
+  explicit ZipWriter(ByteSink sink) : sink_(std::move(sink)) {}
 
   /// No two records may have the same name.
   void Add(const std::string& name, std::span<const std::byte> data);
   void Add(const std::string& name, std::string_view text) {
     Add(name, std::as_bytes(std::span(text)));
   }
-  /// Writes the directory. Nothing may follow; the caller commits the file.
+  /// Writes the directory. Nothing may follow.
   void Finish();
 
  private:
@@ -77,7 +81,11 @@ class ZipWriter {
     std::uint64_t at = 0;
   };
 
-  AtomicFile& file_;
+  void Write(std::span<const std::byte> data);
+  void Write(std::string_view text) { Write(std::as_bytes(std::span(text))); }
+
+  ByteSink sink_;
+  std::uint64_t size_ = 0;
   std::vector<Entry> entries_;
 };
 

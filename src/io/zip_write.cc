@@ -24,11 +24,16 @@ std::uint32_t Narrow(std::uint64_t value) {
 
 }  // namespace
 
+void ZipWriter::Write(std::span<const std::byte> data) {
+  sink_(data);
+  size_ += data.size();
+}
+
 void ZipWriter::Add(const std::string& name, std::span<const std::byte> data) {
   const auto crc = static_cast<std::uint32_t>(
       ::crc32_z(0, reinterpret_cast<const Bytef*>(data.data()), data.size()));
-  const Entry& entry = entries_.emplace_back(
-      Entry{.name = name, .crc = crc, .size = data.size(), .at = file_.size()});
+  const Entry& entry =
+      entries_.emplace_back(Entry{.name = name, .crc = crc, .size = data.size(), .at = size_});
   std::string extra;
   if (entry.size >= zip::kIsWide) {
     Put(extra, zip::kWideField);
@@ -53,12 +58,12 @@ void ZipWriter::Add(const std::string& name, std::span<const std::byte> data) {
   Put(header, Narrow(entry.size));
   Put(header, static_cast<std::uint16_t>(name.size()));
   Put(header, static_cast<std::uint16_t>(extra.size()));
-  file_.Write(header + name + extra);
-  file_.Write(data);
+  Write(header + name + extra);
+  Write(data);
 }
 
 void ZipWriter::Finish() {
-  const std::uint64_t begin = file_.size();
+  const std::uint64_t begin = size_;
   std::string out;
   for (const Entry& entry : entries_) {
     std::string extra;
@@ -115,7 +120,7 @@ void ZipWriter::Finish() {
   Put(out, Narrow(size));
   Put(out, Narrow(begin));
   Put(out, std::uint16_t{0});  // comment
-  file_.Write(out);
+  Write(out);
 }
 
 }  // namespace orca::io
