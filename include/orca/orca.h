@@ -9,6 +9,7 @@
 #include "orca/io/checkpoint_store.h"
 #include "orca/io/event_file.h"
 #include "orca/io/safetensors.h"
+#include "orca/io/torch_file.h"
 #include "orca/learn/gradient_exchange.h"
 #include "orca/learn/metric.h"
 #include "orca/learn/schedule.h"

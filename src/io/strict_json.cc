@@ -27,4 +27,13 @@ std::optional<nlohmann::json> ParseStrictJson(std::string_view text, int max_dep
   return json;
 }
 
+bool IsUtf8(std::string_view text) {
+  try {
+    (void)nlohmann::json(text).dump();
+    return true;
+  } catch (const nlohmann::json::exception&) {
+    return false;
+  }
+}
+
 }  // namespace orca::io

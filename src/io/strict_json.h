@@ -11,4 +11,6 @@ namespace orca::io {
 /// in one object: of those, readers take different ones.
 std::optional<nlohmann::json> ParseStrictJson(std::string_view text, int max_depth);
 
+bool IsUtf8(std::string_view text);
+
 }  // namespace orca::io
