@@ -1,11 +1,7 @@
 #include "orca/nn/estimator.h"
 
-#include <torch/csrc/jit/serialization/pickle.h>
-
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <set>
 #include <span>
@@ -13,9 +9,9 @@
 #include "nn/tasks.h"
 #include "nn/tensors.h"
 #include "nn/training_state.h"
-#include "orca/io/atomic_file.h"
 #include "orca/io/checkpoint_store.h"
 #include "orca/io/event_file.h"
+#include "orca/io/torch_file.h"
 
 namespace orca::nn {
 namespace {
@@ -26,32 +22,41 @@ Error Invalid(const std::string& text) { return {Code::kInvalidArgument, text}; 
 
 std::vector<std::uint8_t> Words(const Json& call) { return Json::to_msgpack(call); }
 
-// A file of torch.save as a bundle; see TrainingState.
-Json TreeOf(const c10::IValue& value, std::vector<Tensor>& tensors) {
-  if (value.isTensor()) {
-    tensors.push_back(value.toTensor());
-    return {{"tensor", std::to_string(tensors.size() - 1)}};
-  }
-  if (value.isGenericDict()) {
-    Json::array_t pairs;
-    for (const auto& item : value.toGenericDict())
-      pairs.push_back(Json::array({TreeOf(item.key(), tensors), TreeOf(item.value(), tensors)}));
-    return {{"dict", pairs}};
-  }
-  const bool is_tuple = value.isTuple();
-  if (is_tuple || value.isList()) {
-    Json::array_t items;
-    if (is_tuple) {
-      for (const auto& item : value.toTupleRef().elements()) items.push_back(TreeOf(item, tensors));
-    } else {
-      for (const auto& item : value.toListRef()) items.push_back(TreeOf(item, tensors));
+// A value of torch.save as the tree of a bundle; see TrainingState.
+Json TreeOf(const io::TorchFile& file, const io::TorchValue& value, std::vector<Tensor>& tensors) {
+  using Kind = io::TorchValue::Kind;
+  const auto items = [&] {
+    Json::array_t made;
+    for (const io::TorchValue& item : value.items) made.push_back(TreeOf(file, item, tensors));
+    return made;
+  };
+  switch (value.kind) {
+    case Kind::kNone:
+      return {{"value", nullptr}};
+    case Kind::kBool:
+      return {{"value", value.flag}};
+    case Kind::kInt:
+      return {{"value", value.whole}};
+    case Kind::kFloat:
+      return {{"value", value.number}};
+    case Kind::kText:
+      return {{"value", value.text}};
+    case Kind::kTensor:
+      tensors.push_back(
+          View(value.tensor.data, value.tensor.spec.type, value.tensor.spec.shape, file.owner));
+      return {{"tensor", std::to_string(tensors.size() - 1)}};
+    case Kind::kList:
+      return {{"list", items()}};
+    case Kind::kTuple:
+      return {{"tuple", items()}};
+    case Kind::kDict: {
+      const Json::array_t flat = items();
+      Json::array_t pairs;
+      for (std::size_t i = 0; i + 1 < flat.size(); i += 2)
+        pairs.push_back(Json::array({flat[i], flat[i + 1]}));
+      return {{"dict", pairs}};
     }
-    return {{is_tuple ? "tuple" : "list", items}};
   }
-  if (value.isString()) return {{"value", value.toStringRef()}};
-  if (value.isBool()) return {{"value", value.toBool()}};
-  if (value.isInt()) return {{"value", value.toInt()}};
-  if (value.isDouble()) return {{"value", value.toDouble()}};
   return {{"value", nullptr}};
 }
 
@@ -306,28 +311,20 @@ std::vector<std::pair<std::string, Tensor>> Estimator::weights() const {
 }
 
 void Estimator::Save(const std::string& path) const {
-  c10::Dict<std::string, Tensor> weights;
-  for (const auto& [name, tensor] : state_->Read().model) weights.insert(name, tensor);
-  const std::vector<char> bytes = torch::jit::pickle_save(weights);
-  io::AtomicFile file{io::Path(path)};
-  file.Write(std::as_bytes(std::span(bytes)));
-  file.Commit();
+  io::TorchValue file = io::TorchValue::Dict();
+  const TrainingState state = state_->Read();
+  for (const auto& [name, tensor] : state.model)
+    file.Add(name, io::TorchValue::Of(
+                       {.spec = {.name = {}, .type = TypeOf(tensor), .shape = tensor.sizes().vec()},
+                        .data = BytesOf(tensor)}));
+  io::WriteTorchFile(io::Path(path), file);
 }
 
 void Estimator::Load(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw Error(Code::kUnavailable, "cannot read " + path + "; give what Save wrote");
-  const std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};
-  TrainingState state;
-  try {
-    Bundle bundle;
-    bundle.head = TreeOf(torch::jit::pickle_load(bytes), bundle.tensors);
-    state = TrainingState::FromBundle(bundle);
-  } catch (const c10::Error& error) {
-    throw Invalid(path + " holds more than tensors, numbers and texts, or is damaged: " +
-                  error.what_without_backtrace());
-  }
-  state_->Take(state, path);
+  const io::TorchFile file = io::ReadTorchFile(io::Path(path));
+  Bundle bundle;
+  bundle.head = TreeOf(file, file.value, bundle.tensors);
+  state_->Take(TrainingState::FromBundle(bundle), path);
 }
 
 void Estimator::SaveCheckpoint(const std::string& folder) const {
