@@ -66,7 +66,10 @@ def on_gloo(pool: RankPool, check: Callable[[], Any], world: int) -> dict[int, A
     return pool.run(check, "gloo", world)
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    "place",
+    [pytest.param(p, marks=[pytest.mark.slow] if PLACES[p][0] > 2 else []) for p in PLACES],
+)
 @pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
 def test_gives_the_same_as_gloo(pool: RankPool, check: Callable[[], Any], place: str) -> None:
     world, settings = PLACES[place]
