@@ -9,6 +9,7 @@
 #include "nn/tasks.h"
 #include "nn/tensors.h"
 #include "nn/training_state.h"
+#include "orca/core/log.h"
 #include "orca/io/checkpoint_store.h"
 #include "orca/io/event_file.h"
 #include "orca/io/torch_file.h"
@@ -58,28 +59,6 @@ Json TreeOf(const io::TorchFile& file, const io::TorchValue& value, std::vector<
     }
   }
   return {{"value", nullptr}};
-}
-
-// Joins what the workers have seen.
-Scores Join(const std::vector<Json>& parts, const std::vector<std::string>& names, bool sums) {
-  Scores scores;
-  double weight = 0.0;
-  for (const Json& part : parts) {
-    scores.rows += part.at("rows").get<std::uint64_t>();
-    scores.loss += part.at("loss").get<double>();
-    weight += part.at("weight").get<double>();
-  }
-  if (!sums || weight == 0.0)
-    scores.loss = weight == 0.0 ? std::numeric_limits<double>::quiet_NaN() : scores.loss / weight;
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    const auto metric = learn::Metric::Make(names[i]);
-    for (const Json& part : parts) {
-      const auto& state = part.at("metrics").at(i).get_binary();
-      metric->Merge(std::as_bytes(std::span(state)));
-    }
-    scores.metrics.emplace(names[i], metric->Value());
-  }
-  return scores;
 }
 
 std::shared_ptr<const data::Shard> PutRows(const std::vector<Tensor>& features,
@@ -193,7 +172,9 @@ struct Estimator::State {
   void Take(const TrainingState& state, const std::string& from) {
     const Model model = options.model();
     LoadTensors(model.module(), state.model, from);
-    Write(state);
+    TrainingState taken = state;
+    taken.model = TensorsOf(model.module());
+    Write(taken);
   }
   void Write(const TrainingState& state) { shard = state.ToBundle().Put(context.shards()); }
   RunOptions Run() const { return {.workers = options.workers, .threads = options.threads}; }
@@ -212,8 +193,12 @@ Estimator::Estimator(Context& context, EstimatorOptions options)
   if (state_->options.model == nullptr)
     throw Invalid("EstimatorOptions::model is null; give a function that makes the model");
   for (const std::string& name : state_->options.metrics) learn::Metric::Make(name);
+  // The program's own random numbers go on as if nobody had drawn any.
+  at::Generator random = at::globalContext().defaultGenerator(torch::kCPU);
+  const Tensor before = random.get_state();
   torch::manual_seed(state_->options.seed);
   const Model model = state_->options.model();
+  random.set_state(before);
   state_->Write({.model = TensorsOf(model.module())});
 }
 
@@ -268,12 +253,19 @@ std::vector<EpochStats> Estimator::Fit(const Dataset& data, const FitOptions& op
       epoch.rows += theirs.at("rows").get<std::uint64_t>();
       if (validation) scores.push_back(theirs.at("validation"));
     }
-    if (validation) epoch.validation = Join(scores, own.metrics, own.sums_loss);
+    if (validation) epoch.validation = JoinScores(scores, own.metrics, own.sums_loss);
   }
   Bundle after{.head = bundles[0].head.at("state"), .tensors = bundles[0].tensors};
   const TrainingState state = TrainingState::FromBundle(after);
   state_->Write(state);
-  if (validation && !own.log_dir.empty()) WriteScores(own.log_dir, stats, state.step);
+  if (validation && !own.log_dir.empty()) {
+    try {
+      WriteScores(own.log_dir, stats, state.step);
+    } catch (const Error& error) {
+      Log(LogLevel::kWarning,
+          std::string("the events of validations were not written: ") + error.what());
+    }
+  }
   return stats;
 }
 
@@ -285,7 +277,7 @@ Scores Estimator::Evaluate(const Dataset& data, std::uint64_t batch_size) {
                                  Words(state_->Call(batch_size)), state_->shard, rows.shards());
   std::vector<Json> parts;
   for (const SharedShard& shard : results) parts.push_back(Bundle::Open(shard).head);
-  return Join(parts, own.metrics, own.sums_loss);
+  return JoinScores(parts, own.metrics, own.sums_loss);
 }
 
 Tensor Estimator::Predict(const Dataset& data, std::uint64_t batch_size) {
@@ -336,6 +328,7 @@ void Estimator::LoadCheckpoint(const std::string& folder, std::optional<std::uin
   std::optional<io::Checkpoint> found;
   if (std::filesystem::exists(root / "manifest.json")) {
     found = io::Checkpoint::Open(root);
+    if (iteration && found->progress().iteration != *iteration) found.reset();
   } else {
     // A training's folder is named by its time: the newest is the last.
     std::set<std::filesystem::path, std::greater<>> folders;

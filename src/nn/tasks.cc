@@ -282,6 +282,32 @@ class Buffers {
   std::vector<Tensor> before_;
 };
 
+// What every worker has, on all of them.
+std::vector<Json> AllGatherJson(const Json& mine) {
+  const std::vector<std::uint8_t> words = Json::to_msgpack(mine);
+  const std::uint64_t size = words.size();
+  const auto world = static_cast<std::size_t>(WorldSize());
+  std::vector<std::uint64_t> sizes(world);
+  Group().AllGather(comm::AsBytes(std::span<const std::uint64_t>(&size, 1)), comm::AsBytes(sizes),
+                    DType::kInt64);
+  std::vector<std::vector<std::uint8_t>> theirs(world);
+  std::vector<comm::Bytes> outputs;
+  for (std::size_t rank = 0; rank < world; ++rank) {
+    theirs[rank].resize(sizes[rank]);
+    outputs.push_back(comm::AsBytes(theirs[rank]));
+  }
+  Group().Run(comm::Collective::AllGather(comm::AsBytes(words), outputs, DType::kUInt8));
+  std::vector<Json> found;
+  for (const auto& each : theirs) found.push_back(Json::from_msgpack(each));
+  return found;
+}
+
+std::vector<double> RatesOf(torch::optim::Optimizer& optimizer) {
+  std::vector<double> rates;
+  for (auto& group : optimizer.param_groups()) rates.push_back(group.options().get_lr());
+  return rates;
+}
+
 class Training {
  public:
   Training(Model model, torch::optim::Optimizer& optimizer, decltype(EstimatorOptions::loss) loss,
@@ -293,10 +319,10 @@ class Training {
         schedule_(std::move(schedule)),
         call_(call),
         state_(std::move(state)),
+        base_rates_(RatesOf(optimizer)),
         weights_(model_.module(), optimizer, state_.optimizer),
         records_(call, std::move(trigger)),
         first_step_(state_.step) {
-    base_rate_.rate = optimizer.param_groups().at(0).options().get_lr();
     if (schedule_ && !state_.schedule.empty()) schedule_->Restore(state_.schedule);
     policy_.kind =
         call.at("sums_loss").get<bool>() ? learn::LossKind::kSum : learn::LossKind::kMean;
@@ -313,12 +339,14 @@ class Training {
     for (std::uint64_t i = 0; i < epochs || max_steps() > 0; ++i) {
       const std::uint64_t before = state_.step;
       stats.push_back(Epoch(rows, epochs));
-      if (validation != nullptr)
+      if (validation != nullptr) {
         stats.back()["validation"] = Score(model_, loss_, call_, *validation);
-      records_.Checkpoint(At(state_.epoch + 2, last_loss_),
+        state_.score = FirstScore(AllGatherJson(stats.back()["validation"]));
+      }
+      records_.Checkpoint(At(state_.epoch + 2, state_.loss),
                           [&] { return State(state_.epoch + 1); });
       ++state_.epoch;
-      if (IsOver() || state_.step == before) break;
+      if (IsOver() || (state_.step == before && max_steps() > 0)) break;
     }
     return stats;
   }
@@ -337,10 +365,18 @@ class Training {
  private:
   std::uint64_t max_steps() const { return call_.at("max_steps").get<std::uint64_t>(); }
   bool IsOver() const { return max_steps() > 0 && state_.step - first_step_ >= max_steps(); }
+  double FirstScore(const std::vector<Json>& parts) const {
+    const auto names = call_.at("metrics").get<std::vector<std::string>>();
+    if (names.empty()) return kUnknown;
+    const auto metrics = JoinScores(parts, names, policy_.kind == learn::LossKind::kSum).metrics;
+    const auto& first = metrics.at(names[0]);
+    return first.size() == 1 && first[0].is_scalar ? first[0].values.at(0) : kUnknown;
+  }
   learn::TrainProgress At(std::uint64_t epoch, double loss) const {
     return {.epoch = static_cast<std::int64_t>(epoch),
             .iteration = static_cast<std::int64_t>(state_.step),
-            .loss = loss};
+            .loss = loss,
+            .score = state_.score};
   }
 
   Json Epoch(const data::ArrayStore& rows, std::uint64_t epochs) {
@@ -371,12 +407,14 @@ class Training {
       if (went_on_) {
         loss_sum += sum.loss * static_cast<double>(sum.rows);
         rows_sum += sum.rows;
-        last_loss_ = sum.loss;
+        state_.loss = sum.loss;
       } else {
         ++skipped;
       }
       records_.Step(state_.step, sum, optimizer_.param_groups()[0].options().get_lr());
-      records_.Checkpoint(At(state_.epoch + 1, sum.loss), [&] { return State(); });
+      const bool is_last = steps == loader->steps();
+      records_.Checkpoint(At(state_.epoch + 1, sum.loss),
+                          [&] { return State(state_.epoch + (is_last ? 1 : 0)); });
       if (Rank() == 0) Report(state_.step, {{"loss", sum.loss}});
       progress.Step(steps, sum);
       if (IsOver()) break;
@@ -387,7 +425,7 @@ class Training {
             {"rows", mine},
             {"steps", steps},
             {"train_loss", rows_sum == 0 ? kUnknown : loss_sum / static_cast<double>(rows_sum)},
-            {"last_loss", last_loss_},
+            {"last_loss", state_.loss},
             {"skipped", skipped}};
   }
 
@@ -400,19 +438,27 @@ class Training {
       throw Error(Code::kInvalidArgument,
                   "the loss has " + std::to_string(found.value.numel()) +
                       " elements; return their mean (or sum, with sums_loss)");
+    const double weight = found.weight.value_or(static_cast<double>(sample.rows));
+    if (!std::isfinite(weight) || weight < 0.0)
+      throw Error(Code::kInvalidArgument, "the weight of a loss is " + std::to_string(weight) +
+                                              "; give what its mean was divided by, 0 or more");
     found.value.backward();
-    return {.weight = found.weight.value_or(static_cast<double>(sample.rows)),
-            .loss = found.value.item<double>(),
-            .rows = sample.rows};
+    return {.weight = weight, .loss = found.value.item<double>(), .rows = sample.rows};
   }
 
   void SetRate() {
     if (!schedule_) return;
+    // The groups keep their ratios to the first one that learns.
+    const auto first = std::ranges::find_if(base_rates_, [](double rate) { return rate != 0.0; });
+    if (first == base_rates_.end()) return;
     const double rate =
-        schedule_->Rate(base_rate_, {.iteration = static_cast<std::int64_t>(state_.step),
-                                     .epoch = static_cast<std::int64_t>(state_.epoch + 1),
-                                     .loss = last_loss_});
-    for (auto& group : optimizer_.param_groups()) group.options().set_lr(rate);
+        schedule_->Rate({.rate = *first}, {.iteration = static_cast<std::int64_t>(state_.step),
+                                           .epoch = static_cast<std::int64_t>(state_.epoch + 1),
+                                           .loss = state_.loss,
+                                           .score = state_.score});
+    auto& groups = optimizer_.param_groups();
+    for (std::size_t i = 0; i < groups.size(); ++i)
+      groups[i].options().set_lr(rate * (base_rates_[i] / *first));
   }
 
   bool GoesOn(const StepSum& sum) {
@@ -447,19 +493,40 @@ class Training {
   std::shared_ptr<learn::Schedule> schedule_;
   const Json& call_;
   TrainingState state_;
+  std::vector<double> base_rates_;  // of the groups, as the user made them: before weights_
   TrainedWeights weights_;
   Records records_;
   StepPolicy policy_;
-  learn::BaseRate base_rate_;
   std::uint64_t first_step_;
   std::uint64_t epochs_done_ = 0;
-  double last_loss_ = kUnknown;
   bool went_on_ = false;
 };
 
 Json ReadCall(const std::vector<std::uint8_t>& call) { return Json::from_msgpack(call); }
 
 }  // namespace
+
+Scores JoinScores(const std::vector<Json>& parts, const std::vector<std::string>& names,
+                  bool sums) {
+  Scores scores;
+  double weight = 0.0;
+  for (const Json& part : parts) {
+    scores.rows += part.at("rows").get<std::uint64_t>();
+    scores.loss += part.at("loss").get<double>();
+    weight += part.at("weight").get<double>();
+  }
+  if (!sums || weight == 0.0)
+    scores.loss = weight == 0.0 ? std::numeric_limits<double>::quiet_NaN() : scores.loss / weight;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const auto metric = learn::Metric::Make(names[i]);
+    for (const Json& part : parts) {
+      const auto& state = part.at("metrics").at(i).get_binary();
+      metric->Merge(std::as_bytes(std::span(state)));
+    }
+    scores.metrics.emplace(names[i], metric->Value());
+  }
+  return scores;
+}
 
 SharedShard FitTask(decltype(EstimatorOptions::model) model,
                     decltype(EstimatorOptions::optimizer) optimizer,
@@ -473,7 +540,11 @@ SharedShard FitTask(decltype(EstimatorOptions::model) model,
   TrainingState before = TrainingState::FromBundle(Bundle::Open(state));
   Model made = MakeModel(model, before.model);
   const auto own_optimizer = optimizer(made.module());
-  torch::manual_seed(call.at("seed").get<std::uint64_t>() + 1 + static_cast<std::uint64_t>(Rank()));
+  if (!own_optimizer)
+    throw Error(Code::kInvalidArgument, "the function that makes the optimizer returned null");
+  // Not the same random numbers on all workers, nor in each Fit.
+  torch::manual_seed(call.at("seed").get<std::uint64_t>() + 1 + static_cast<std::uint64_t>(Rank()) +
+                     before.step * 1'000'003);
   Training training(std::move(made), *own_optimizer, loss, schedule ? schedule() : nullptr,
                     trigger ? trigger() : nullptr, call, std::move(before));
   const auto store = StoreOf(rows);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "nn/training_state.h"
@@ -12,9 +13,12 @@ namespace orca::nn {
 
 using SharedShard = std::shared_ptr<const data::Shard>;
 
-/// One epoch of one worker, on its way to the driver.
-///
-/// Every function returns a bundle. `call` is a Json value as MessagePack, `state` a TrainingState.
+/// Joins what the workers have seen of some rows; see EvaluateTask.
+Scores JoinScores(const std::vector<Json>& parts, const std::vector<std::string>& metrics,
+                  bool sums_loss);
+
+/// What the workers run. Every function returns a bundle. `call` is a Json value as MessagePack,
+/// `state` a TrainingState.
 SharedShard FitTask(decltype(EstimatorOptions::model) model,
                     decltype(EstimatorOptions::optimizer) optimizer,
                     decltype(EstimatorOptions::loss) loss,

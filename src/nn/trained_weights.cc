@@ -52,7 +52,16 @@ TrainedWeights::TrainedWeights(torch::nn::Module& module, torch::optim::Optimize
   std::vector<learn::FlatTensor> tensors;
   bool all_trained = true;
   auto& groups = optimizer.param_groups();
+  std::map<const void*, std::size_t> owners;
   for (std::size_t g = 0; g < groups.size(); ++g) {
+    // Tied weights come twice from libtorch's parameters(); they are one.
+    std::erase_if(groups[g].params(), [&](const Tensor& parameter) {
+      const auto [owner, is_new] = owners.try_emplace(parameter.unsafeGetTensorImpl(), g);
+      if (!is_new && owner->second != g)
+        throw Error(Code::kInvalidArgument,
+                    "two groups of the optimizer have the same parameter; give it to one");
+      return !is_new;
+    });
     for (const Tensor& parameter : groups[g].params()) {
       const auto found = names.find(parameter.unsafeGetTensorImpl());
       if (found == names.end())
@@ -118,6 +127,7 @@ StepSum TrainedWeights::Step(const StepPart& part, const StepPolicy& policy,
     exchange_->Leave();
   } else {
     SpreadGradients(sum);
+    ClipOwn(policy);
     if (dynamic_cast<torch::optim::LBFGS*>(&optimizer_) != nullptr) {
       bool first = true;
       optimizer_.step([&] {
@@ -127,14 +137,11 @@ StepSum TrainedWeights::Step(const StepPart& part, const StepPolicy& policy,
           if (mine.weight != 0.0) Collect();
           joined = exchange_->Meet(mine, policy.kind);
           SpreadGradients(joined);
+          ClipOwn(policy);
         }
         return torch::scalar_tensor(joined.loss, parameters_[0].options());
       });
     } else {
-      std::vector<Tensor> gradients;
-      for (const Tensor& parameter : parameters_)
-        if (parameter.grad().defined()) gradients.push_back(parameter.grad());
-      Clip(policy, gradients);
       optimizer_.step();
     }
   }
@@ -155,6 +162,13 @@ void TrainedWeights::Collect() {
   exchange_->Collect(places);
 }
 
+void TrainedWeights::ClipOwn(const StepPolicy& policy) const {
+  std::vector<Tensor> gradients;
+  for (const Tensor& parameter : parameters_)
+    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+  Clip(policy, std::move(gradients));
+}
+
 // The joined gradients become those of this worker's parameters.
 void TrainedWeights::SpreadGradients(const StepSum& sum) {
   exchange_->ReduceAll();
@@ -162,7 +176,8 @@ void TrainedWeights::SpreadGradients(const StepSum& sum) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Tensor& gradient = parameters_[i].mutable_grad();
     if (!sum.used[i]) gradient = Tensor();
-    if (sum.used[i] && !gradient.defined()) gradient = torch::empty_like(parameters_[i].detach());
+    if (sum.used[i] && !gradient.defined())
+      gradient = torch::empty_like(parameters_[i].detach(), {}, torch::MemoryFormat::Contiguous);
     places.push_back(gradient.defined() ? gradient.data_ptr() : nullptr);
   }
   exchange_->Spread(places);
@@ -187,8 +202,12 @@ void TrainedWeights::Clip(const StepPolicy& policy, std::vector<Tensor> gradient
 
 // What a checkpoint knows goes into the optimizer, as if it had learned it here.
 void TrainedWeights::TakeOver(const OptimizerState& state) {
-  if (state.archive.defined() && codec_ == nullptr) FromArchive(optimizer_, state.archive);
-  if (state.groups.empty() || codec_ == nullptr || state.archive.defined()) return;
+  if (state.groups.empty()) return;
+  if (state.archive.defined() != (codec_ == nullptr))
+    throw Error(Code::kInvalidArgument,
+                "the optimizer's state is of an optimizer of another class; load weights alone, or "
+                "use the optimizer that it came from");
+  if (codec_ == nullptr) return FromArchive(optimizer_, state.archive);
   auto& groups = optimizer_.param_groups();
   std::size_t count = 0;
   for (const auto& group : state.groups) count += group.parameters.size();
@@ -212,7 +231,14 @@ void TrainedWeights::TakeOver(const OptimizerState& state) {
                                                   "' has another shape than the parameter");
         tensor = tensor.clone();
       }
-      optimizer_.state()[parameter.unsafeGetTensorImpl()] = codec_->Import(moments);
+      auto imported = codec_->Import(moments);
+      const Moments known = codec_->Export(*imported);
+      for (const auto& [key, tensor] : moments)
+        if (!known.contains(key))
+          throw Error(Code::kInvalidArgument, "the optimizer's state has '" + key +
+                                                  "', which this optimizer has not; it is of an "
+                                                  "optimizer of another class");
+      optimizer_.state()[parameter.unsafeGetTensorImpl()] = std::move(imported);
     }
   }
 }

@@ -76,6 +76,7 @@ class TrainedWeights {
   void Collect();
   void SpreadGradients(const learn::StepSum& sum);
   void Clip(const StepPolicy& policy, std::vector<torch::Tensor> gradients) const;
+  void ClipOwn(const StepPolicy& policy) const;
   torch::optim::OptimizerParamState* StateOf(const torch::Tensor& parameter) const;
 
   torch::optim::Optimizer& optimizer_;

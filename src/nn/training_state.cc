@@ -1,5 +1,7 @@
 #include "nn/training_state.h"
 
+#include <cmath>
+#include <limits>
 #include <span>
 
 #include "nn/tensors.h"
@@ -12,6 +14,20 @@ namespace {
 // --- the tree of a checkpoint: dicts are lists of pairs, leaves say what they are
 
 Json Value(const Json& value) { return {{"value", value}}; }
+
+// JSON has no infinities.
+Json Number(double number) {
+  if (std::isfinite(number)) return Value(number);
+  return {{"float", std::isnan(number) ? "nan" : number > 0 ? "inf" : "-inf"}};
+}
+
+double ReadNumber(const Json& leaf) {
+  if (!leaf.contains("float")) return leaf.at("value").get<double>();
+  const auto text = leaf.at("float").get<std::string>();
+  if (text == "nan") return std::numeric_limits<double>::quiet_NaN();
+  const double infinity = std::numeric_limits<double>::infinity();
+  return text == "inf" ? infinity : -infinity;
+}
 
 class TreeWriter {
  public:
@@ -74,9 +90,8 @@ class TreeReader {
   torch::Tensor Leaf(const Json& leaf) const {
     if (leaf.contains("tensor"))
       return tensors_.at(std::stoul(leaf.at("tensor").get<std::string>()));
-    const Json& value = leaf.at("value");
-    if (value.is_number()) return torch::scalar_tensor(value.get<double>(), torch::kFloat32);
-    return {};
+    const bool is_number = leaf.contains("float") || leaf.value("value", Json()).is_number();
+    return is_number ? torch::scalar_tensor(ReadNumber(leaf), torch::kFloat32) : torch::Tensor();
   }
   NamedTensors Tensors(const Json& dict) const {
     NamedTensors found;
@@ -123,6 +138,38 @@ void CheckOne(const Json& list, const char* what) {
                                             " " + what + "; an Estimator of C++ has one");
 }
 
+TrainingState ReadState(const Bundle& bundle) {
+  const TreeReader reader(bundle.tensors);
+  TrainingState state;
+  if (!bundle.head.contains("dict"))
+    throw Error(Code::kInvalidArgument, "this is no state dict: it has no names");
+  const Json* const models = reader.Find(bundle.head, "models");
+  if (models == nullptr) {
+    state.model = reader.Tensors(bundle.head);
+    return state;
+  }
+  CheckOne(*models, "models");
+  state.model = reader.Tensors(models->at("list").at(0));
+  if (const Json* const epoch = reader.Find(bundle.head, "epoch"))
+    state.epoch = epoch->at("value").get<std::uint64_t>();
+  if (const Json* const step = reader.Find(bundle.head, "global_step"))
+    state.step = step->at("value").get<std::uint64_t>();
+  if (const Json* const optimizers = reader.Find(bundle.head, "optimizers")) {
+    CheckOne(*optimizers, "optimizers");
+    if (!optimizers->at("list").empty())
+      state.optimizer = ReadOptimizer(optimizers->at("list")[0], reader);
+  }
+  const Json* const schedulers = reader.Find(bundle.head, "schedulers");
+  if (schedulers == nullptr || schedulers->at("list").empty()) return state;
+  const Json& scheduler = schedulers->at("list")[0];
+  const Json* const schedule = reader.Find(scheduler, "schedule");
+  if (schedule == nullptr) return state;  // One of torch's, which no schedule of ours can follow.
+  for (const Json& number : schedule->at("list")) state.schedule.push_back(ReadNumber(number));
+  if (const Json* const loss = reader.Find(scheduler, "loss")) state.loss = ReadNumber(*loss);
+  if (const Json* const score = reader.Find(scheduler, "score")) state.score = ReadNumber(*score);
+  return state;
+}
+
 }  // namespace
 
 // --- bundles
@@ -165,8 +212,10 @@ Bundle TrainingState::ToBundle() const {
   Json::array_t schedulers;
   if (!schedule.empty()) {
     Json::array_t numbers;
-    for (const double number : schedule) numbers.push_back(Value(number));
-    schedulers.push_back({{"dict", Json::array({Pair("schedule", {{"list", numbers}})})}});
+    for (const double number : schedule) numbers.push_back(Number(number));
+    const Json::array_t parts{Pair("schedule", {{"list", numbers}}), Pair("loss", Number(loss)),
+                              Pair("score", Number(score))};
+    schedulers.push_back({{"dict", parts}});
   }
   Json::array_t models{writer.Tensors(model)};
   Json::array_t optimizers;
@@ -180,29 +229,13 @@ Bundle TrainingState::ToBundle() const {
 }
 
 TrainingState TrainingState::FromBundle(const Bundle& bundle) {
-  const TreeReader reader(bundle.tensors);
-  TrainingState state;
-  if (!bundle.head.contains("dict"))
-    throw Error(Code::kInvalidArgument, "this is no state dict: it has no names");
-  if (reader.Find(bundle.head, "models") == nullptr) {
-    state.model = reader.Tensors(bundle.head);
-    return state;
+  try {
+    return ReadState(bundle);
+  } catch (const Json::exception& error) {
+    throw Error(Code::kInvalidArgument,
+                std::string("this is no state dict of tensors, and no state of an Estimator: ") +
+                    error.what());
   }
-  state.epoch = reader.Get(bundle.head, "epoch").at("value").get<std::uint64_t>();
-  state.step = reader.Get(bundle.head, "global_step").at("value").get<std::uint64_t>();
-  const Json& models = reader.Get(bundle.head, "models");
-  const Json& optimizers = reader.Get(bundle.head, "optimizers");
-  const Json& schedulers = reader.Get(bundle.head, "schedulers");
-  CheckOne(models, "models");
-  CheckOne(optimizers, "optimizers");
-  state.model = reader.Tensors(models.at("list").at(0));
-  if (!optimizers.at("list").empty())
-    state.optimizer = ReadOptimizer(optimizers.at("list")[0], reader);
-  if (!schedulers.at("list").empty())
-    if (const Json* const found = reader.Find(schedulers.at("list")[0], "schedule"))
-      for (const Json& number : found->at("list"))
-        state.schedule.push_back(number.at("value").get<double>());
-  return state;
 }
 
 io::CheckpointContent TrainingState::ToCheckpoint() const {
@@ -224,7 +257,11 @@ io::CheckpointContent TrainingState::ToCheckpoint() const {
 
 TrainingState TrainingState::FromCheckpoint(const io::Checkpoint& checkpoint) {
   const io::SafetensorsFile& part = checkpoint.part("state");
-  Bundle bundle{.head = Json::parse(checkpoint.fields()).at("tree"), .tensors = {}};
+  const Json fields = Json::parse(checkpoint.fields(), nullptr, false);
+  if (!fields.contains("tree"))
+    throw Error(Code::kInvalidArgument,
+                "checkpoint " + checkpoint.folder().string() + " is not one of an Estimator");
+  Bundle bundle{.head = fields.at("tree"), .tensors = {}};
   bundle.tensors.resize(part.tensors().size());
   for (const io::Tensor& tensor : part.tensors()) {
     const std::size_t number = std::stoul(tensor.spec.name);
@@ -255,12 +292,18 @@ NamedTensors TensorsOf(const torch::nn::Module& module) {
 void LoadTensors(torch::nn::Module& module, const NamedTensors& weights, const std::string& what) {
   const NamedTensors own = TensorsOf(module);
   std::vector<io::TensorSpec> expected;
+  std::map<std::string, io::TensorType> types;
+  for (const auto& [name, tensor] : own) types.emplace(name, TypeOf(tensor));
   for (const auto& [name, tensor] : own)
     expected.push_back({.name = name, .type = TypeOf(tensor), .shape = tensor.sizes().vec()});
   std::vector<io::Tensor> found;
   std::map<std::string, torch::Tensor> by_name;
   for (const auto& [name, tensor] : weights) {
-    found.push_back({.spec = {.name = name, .type = TypeOf(tensor), .shape = tensor.sizes().vec()},
+    // As with Python's load_state_dict, values take the type that the model has.
+    const auto type = types.find(name);
+    found.push_back({.spec = {.name = name,
+                              .type = type == types.end() ? TypeOf(tensor) : type->second,
+                              .shape = tensor.sizes().vec()},
                      .data = {}});
     by_name.emplace(name, tensor);
   }

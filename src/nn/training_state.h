@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -49,6 +50,8 @@ struct TrainingState {
   NamedTensors model;
   OptimizerState optimizer;
   std::vector<double> schedule;
+  double loss = std::numeric_limits<double>::quiet_NaN();   ///< Of the last step.
+  double score = std::numeric_limits<double>::quiet_NaN();  ///< Of the last validation.
 
   /// Its tensors are those of the state.
   Bundle ToBundle() const;

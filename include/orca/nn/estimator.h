@@ -61,9 +61,6 @@ class ORCA_API Model {
   template <typename M>
   static torch::Tensor Call(M& module, const std::vector<torch::Tensor>& x) {
     auto& m = *module;
-    if constexpr (requires { m.forward(x); }) {
-      if (x.size() != 1 || !requires { m.forward(x[0]); }) return m.forward(x);
-    }
     if constexpr (requires { m.forward(x[0]); })
       if (x.size() == 1) return m.forward(x[0]);
     if constexpr (requires { m.forward(x[0], x[1]); })
@@ -72,6 +69,7 @@ class ORCA_API Model {
       if (x.size() == 3) return m.forward(x[0], x[1], x[2]);
     if constexpr (requires { m.forward(x[0], x[1], x[2], x[3]); })
       if (x.size() == 4) return m.forward(x[0], x[1], x[2], x[3]);
+    if constexpr (requires { m.forward(x); }) return m.forward(x);
     throw Error(Code::kInvalidArgument,
                 "the model's forward does not take " + std::to_string(x.size()) +
                     " tensors, which is what a batch has beside its target");
@@ -103,7 +101,7 @@ struct EstimatorOptions {
   Loss (*loss)(const torch::Tensor& output, const torch::Tensor& target) = nullptr;
   bool sums_loss = false;            ///< The loss is a sum over rows and not a mean.
   std::vector<std::string> metrics;  ///< See learn::Metric::Names.
-  /// The learning rate of every step; without it the optimizer's own.
+  /// The learning rate of every step; without it the optimizer's own. Groups keep their ratios.
   std::shared_ptr<learn::Schedule> (*schedule)() = nullptr;
   int workers = 0;         ///< 0: one a core.
   int threads = 0;         ///< A worker's; 0: the cores divided among the workers.

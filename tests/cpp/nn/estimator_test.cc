@@ -16,6 +16,7 @@
 #include "orca/data/order.h"
 #include "orca/io/array_file.h"
 #include "orca/io/event_file.h"
+#include "orca/io/torch_file.h"
 
 namespace orca::nn {
 namespace {
@@ -80,6 +81,48 @@ struct TwoInputsImpl : torch::nn::Module {
 };
 TORCH_MODULE(TwoInputs);
 
+// One weight under two names.
+struct TiedImpl : torch::nn::Module {
+  TiedImpl() {
+    first = register_module("first", torch::nn::Linear(kInputs, kInputs));
+    second = register_module("second", torch::nn::Linear(kInputs, kClasses));
+    to(torch::kFloat64);
+    again = register_parameter("again", first->weight);
+  }
+  Tensor forward(const Tensor& x) {
+    return second(torch::tanh(torch::matmul(torch::tanh(first(x)), again)));
+  }
+  torch::nn::Linear first{nullptr};
+  torch::nn::Linear second{nullptr};
+  Tensor again;
+};
+
+// A parameter whose elements lie column by column.
+struct TransposedImpl : torch::nn::Module {
+  TransposedImpl() {
+    weight = register_parameter("weight", torch::randn({kClasses, kInputs}, torch::kFloat64).t());
+  }
+  Tensor forward(const Tensor& x) { return torch::matmul(x, weight); }
+  Tensor weight;
+};
+
+// Learns a random number that it draws in each step.
+struct DrawingImpl : torch::nn::Module {
+  DrawingImpl() { drawn = register_parameter("drawn", torch::zeros({1}, torch::kFloat64)); }
+  Tensor forward(const Tensor& x) {
+    return x.narrow(1, 0, 1) * 0.0 + drawn * torch::rand({1}, torch::kFloat64);
+  }
+  Tensor drawn;
+};
+
+Model MakeTied() { return std::make_shared<TiedImpl>(); }
+Model MakeTransposed() { return std::make_shared<TransposedImpl>(); }
+Model MakeDrawing() { return std::make_shared<DrawingImpl>(); }
+Model MakeBilinear() {
+  torch::nn::Sequential made(torch::nn::Bilinear(kInputs, kInputs, kClasses));
+  made->to(torch::kFloat64);
+  return made;
+}
 Model MakeNet() { return Net(); }
 Model MakeBranches() { return Branches(); }
 Model MakeNormed() { return Normed(); }
@@ -153,6 +196,26 @@ Loss FailsOnLabelTwo(const Tensor& output, const Tensor& target) {
   if (target.eq(2).any().item<bool>()) throw std::runtime_error("label 2 on purpose");
   return F::cross_entropy(output, target);
 }
+OptimizerPointer MakeOneFrozenGroup(torch::nn::Module& m) {
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  const auto all = m.parameters();
+  groups.emplace_back(std::vector<Tensor>(all.begin(), all.begin() + 2),
+                      std::make_unique<torch::optim::SGDOptions>(0.1));
+  groups.emplace_back(std::vector<Tensor>(all.begin() + 2, all.end()),
+                      std::make_unique<torch::optim::SGDOptions>(0.0));
+  return std::make_unique<torch::optim::SGD>(groups, torch::optim::SGDOptions(0.1));
+}
+Loss Itself(const Tensor& output, const Tensor&) { return output.sum(); }
+Loss NotANumbersWeight(const Tensor& output, const Tensor& target) {
+  return {F::cross_entropy(output, target), std::numeric_limits<double>::quiet_NaN()};
+}
+std::shared_ptr<learn::Schedule> OnPlateaus() {
+  return learn::PlateauSchedule({.monitor = "score", .patience = 1, .mode = "max"});
+}
+std::shared_ptr<learn::Schedule> OnPlateausOfTheLoss() {
+  return learn::PlateauSchedule({.monitor = "Loss", .patience = 1});
+}
+std::shared_ptr<learn::Trigger> EveryFive() { return learn::SeveralIteration(5); }
 std::shared_ptr<learn::Trigger> EverySecond() { return learn::SeveralIteration(2); }
 std::shared_ptr<learn::Schedule> Halving() { return learn::StepSchedule(3, 0.5); }
 
@@ -366,11 +429,133 @@ TEST_F(EstimatorTest, ASchedulesRatesAreUsedAndGoOn) {
                                  .threads = 1,
                                  .seed = 5};
   Estimator estimator(context(), options);
-  estimator.Fit({data.x, data.y}, {.epochs = 1, .batch_size = 10, .shuffle = false});
-  estimator.Fit({data.x, data.y}, {.epochs = 1, .batch_size = 10, .shuffle = false});
-  const Plan plan{.batch_size = 10, .epochs = 2, .halves = true};
+  for (int i = 0; i < 3; ++i)
+    estimator.Fit({data.x, data.y}, {.epochs = 1, .batch_size = 8, .shuffle = false});
+  const Plan plan{.batch_size = 8, .epochs = 3, .halves = true};
   ExpectSameWeights(estimator, TrainPlainly(MakeNet, MakePlainSgd, CrossEntropy, data, plan),
                     1e-12);
+}
+
+TEST_F(EstimatorTest, ASchedulesGroupsKeepTheirRatios) {
+  const Data data = MakeData(30, 4);
+  Estimator estimator(context(), {.model = MakeNet,
+                                  .optimizer = MakeOneFrozenGroup,
+                                  .loss = CrossEntropy,
+                                  .schedule = Halving,
+                                  .workers = 2,
+                                  .threads = 1,
+                                  .seed = 5});
+  const auto before = estimator.weights();
+  estimator.Fit({data.x, data.y}, {.epochs = 2, .batch_size = 10});
+  const auto after = estimator.weights();
+  for (std::size_t i = 0; i < before.size(); ++i)
+    EXPECT_EQ(torch::equal(before[i].second, after[i].second), i >= 2) << before[i].first;
+}
+
+TEST_F(EstimatorTest, APlateauSeesLossAndScoreInEveryFitAndAfterACheckpoint) {
+  const Data data = MakeData(30, 4);
+  for (const auto schedule : {OnPlateaus, OnPlateausOfTheLoss}) {
+    const EstimatorOptions options{.model = MakeNet,
+                                   .optimizer = MakePlainSgd,
+                                   .loss = CrossEntropy,
+                                   .metrics = {"Accuracy"},
+                                   .schedule = schedule,
+                                   .workers = 2,
+                                   .threads = 1,
+                                   .seed = 5};
+    FitOptions fit{.epochs = 1, .batch_size = 10, .validation = Dataset(data.x, data.y)};
+    Estimator estimator(context(), options);
+    estimator.Fit({data.x, data.y}, fit);
+    estimator.SaveCheckpoint(folder_ / "p");  // Its best value is infinite as yet.
+    estimator.LoadCheckpoint(folder_ / "p");
+    fit.epochs = 2;
+    estimator.Fit({data.x, data.y}, fit);
+    estimator.Fit({data.x, data.y}, fit);
+    estimator.SaveCheckpoint(folder_ / "p");
+    Estimator other(context(), options);
+    other.LoadCheckpoint(folder_ / "p");
+    other.Fit({data.x, data.y}, fit);
+    estimator.Fit({data.x, data.y}, fit);
+    ExpectSameWeights(other, estimator.model(), 0.0);
+    std::filesystem::remove_all(folder_ / "p");
+  }
+}
+
+TEST_F(EstimatorTest, TiedAndTransposedParametersEqualOneProcess) {
+  // 7 rows in batches of 6: two of three workers have none in the last step.
+  const Data data = MakeData(7, 17);
+  const Plan plan{.batch_size = 6, .epochs = 3};
+  for (const auto model : {MakeTied, MakeTransposed}) {
+    for (const auto optimizer : {MakePlainSgd, MakeScaled}) {
+      Estimator estimator = Make(model, optimizer, 3);
+      estimator.Fit({data.x, data.y}, {.epochs = 3, .batch_size = 6, .shuffle = false});
+      if (model == MakeTransposed)
+        ExpectSameWeights(estimator, TrainPlainly(model, optimizer, CrossEntropy, data, plan),
+                          1e-12);
+      Estimator alone = Make(model, optimizer, 1);
+      alone.Fit({data.x, data.y}, {.epochs = 3, .batch_size = 6, .shuffle = false});
+      ExpectSameWeights(estimator, alone.model(), 1e-12);
+    }
+  }
+}
+
+TEST_F(EstimatorTest, LbfgsIsClipped) {
+  const Data data = MakeData(20, 18);
+  Estimator estimator = Make(MakeNet, MakeLbfgs, 2);
+  const auto before = estimator.weights();
+  estimator.Fit({data.x, data.y}, {.batch_size = 20, .clip_norm = 1e-9});
+  const auto after = estimator.weights();
+  for (std::size_t i = 0; i < before.size(); ++i)
+    EXPECT_LT((before[i].second - after[i].second).abs().max().item<double>(), 1e-6);
+}
+
+TEST_F(EstimatorTest, EachFitDrawsItsOwnRandomNumbersAndTheDriverKeepsItsOwn) {
+  torch::manual_seed(3);
+  const Tensor expected = torch::rand({1});
+  torch::manual_seed(3);
+  Estimator estimator = Make(MakeDrawing, MakePlainSgd, 1, Itself);
+  EXPECT_TRUE(torch::equal(torch::rand({1}), expected));
+  const Data data = MakeData(4, 19);
+  std::vector<double> steps{0.0};
+  for (int i = 0; i < 2; ++i) {
+    estimator.Fit({data.x, data.y}, {.batch_size = 4});
+    steps.push_back(estimator.weights()[0].second.item<double>());
+  }
+  EXPECT_NE(steps[1], 0.0);
+  EXPECT_NE(steps[2] - steps[1], steps[1]);
+}
+
+TEST_F(EstimatorTest, ACheckpointOfAnEpochsLastStepBeginsTheNextOne) {
+  const Data data = MakeData(40, 20);
+  const EstimatorOptions options{.model = MakeNet,
+                                 .optimizer = MakeAdam,
+                                 .loss = CrossEntropy,
+                                 .workers = 2,
+                                 .threads = 1,
+                                 .seed = 5,
+                                 .model_dir = folder_ / "m"};
+  Estimator estimator(context(), options);
+  estimator.Fit({data.x, data.y}, {.epochs = 1, .batch_size = 8, .checkpoint_trigger = EveryFive});
+  Estimator other(context(), options);
+  other.LoadCheckpoint(folder_ / "m");
+  EXPECT_EQ(other.Fit({data.x, data.y}, {.batch_size = 8})[0].epoch, 2U);
+}
+
+TEST_F(EstimatorTest, AStateOfAnotherOptimizerIsRefused) {
+  const Data data = MakeData(20, 21);
+  Estimator adam = Make(MakeNet, MakeAdam, 1);
+  adam.Fit({data.x, data.y}, {.batch_size = 8});
+  adam.SaveCheckpoint(folder_ / "c");
+  for (const auto optimizer : {MakeSgd, MakeScaled}) {
+    Estimator other = Make(MakeNet, optimizer, 1);
+    other.LoadCheckpoint(folder_ / "c");
+    try {
+      other.Fit({data.x, data.y}, {.batch_size = 8});
+      FAIL() << "Adam's moments in another optimizer";
+    } catch (const RunError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("optimizer of another class"));
+    }
+  }
 }
 
 TEST_F(EstimatorTest, EvaluateAndPredictEqualTheModel) {
@@ -400,6 +585,7 @@ TEST_F(EstimatorTest, FewerRowsThanWorkersAreEachUsedOnce) {
     EXPECT_EQ(stats[0].rows, static_cast<std::uint64_t>(rows));
     EXPECT_EQ(estimator.Evaluate({data.x, data.y}).rows, static_cast<std::uint64_t>(rows));
     EXPECT_EQ(estimator.Predict({data.x}).size(0), rows);
+    EXPECT_EQ(estimator.Fit({data.x, data.y}, {.epochs = 2}).size(), 2U);
   }
 }
 
@@ -409,6 +595,7 @@ TEST_F(EstimatorTest, ModelsTakeSeveralTensors) {
   const Dataset both(std::vector<Tensor>{data.x, data.x * 2}, data.y);
   estimator.Fit(both, {.epochs = 2, .batch_size = 6});
   EXPECT_EQ(estimator.Predict(both).size(0), 20);
+  EXPECT_EQ(Make(MakeBilinear, MakeSgd, 2).Predict(both).size(1), kClasses);
   try {
     estimator.Predict({data.x});
     FAIL() << "one tensor for two";
@@ -594,6 +781,15 @@ TEST_F(EstimatorTest, WhatIsMissingIsSaid) {
   says([&] { estimator.Fit({data.x, data.y}, {.epochs = 0}); }, "epochs is 0");
   says([&] { estimator.Fit({data.x, data.y}, {.checkpoint_trigger = EverySecond}); }, "model_dir");
   says([&] { Dataset(data.x, data.y.narrow(0, 0, 3)); }, "8 and 3 rows");
+  says(
+      [&] {
+        Make(MakeNet, MakeSgd, 1, NotANumbersWeight).Fit({data.x, data.y});
+      },
+      "the weight of a loss is");
+  io::TorchValue nested = io::TorchValue::Dict();
+  nested.Add("state_dict", io::TorchValue::Dict());
+  io::WriteTorchFile(folder_ / "nested", nested);
+  says([&] { estimator.Load(folder_ / "nested"); }, "first.weight");
 }
 
 // For tests/python: "interop FOLDER" goes on with what Python left as FOLDER/python, and leaves
