@@ -16,6 +16,7 @@ from torch import nn
 
 import checks_estimator as checks
 import orca
+from orca.adapters.torch.trees import pack, unpack
 from orca.errors import InvalidArgumentError, WorkerFailedError
 from orca.learn.metrics import Accuracy
 from orca.learn.optimizers import SGD
@@ -369,6 +370,58 @@ class Embedded(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.table(x).sum(1)
+
+
+class UnevenWords(Uneven):
+    """Rows of an embedding's numbers, half as many on the second worker."""
+
+    def __call__(self, config: dict[str, Any], batch_size: int) -> Any:
+        words = torch.from_numpy(np.random.default_rng(1).integers(0, 50, (12, 4)))
+        mine = slice(0, 8) if orca.rank() == 0 else slice(8, 12)
+        xs, ys = words[mine], torch.from_numpy(checks.rows(12)[1][mine])
+        return [(xs[i : i + 2], ys[i : i + 2]) for i in range(0, len(xs), 2)]
+
+
+class PlainLoop(TrainingOperator):
+    """As the base class, but not known to be."""
+
+    def train_batch(self, batch: Any, batch_info: dict[str, Any]) -> dict[str, Any]:
+        return super().train_batch(batch, batch_info)
+
+
+def test_workers_with_different_numbers_of_batches_may_have_sparse_gradients() -> None:
+    est = estimator(
+        2,
+        model=lambda config: Embedded(),
+        optimizer=lambda m, c: torch.optim.SGD(m.parameters(), lr=0.5),
+        training_operator_cls=PlainLoop,
+    )
+    est.fit(UnevenWords(), epochs=2)
+    words = torch.from_numpy(np.random.default_rng(1).integers(0, 50, (12, 4)))
+    targets = torch.from_numpy(checks.rows(12)[1])
+    model = Embedded()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for _ in range(2):
+        for step in range(4):
+            rows = [2 * step, 2 * step + 1] + ([8 + 2 * step, 9 + 2 * step] if step < 2 else [])
+            optimizer.zero_grad()
+            F.cross_entropy(model(words[rows]), targets[rows]).backward()
+            optimizer.step()
+    same(est.get_model(), model)
+    est.shutdown()
+
+
+@pytest.mark.parametrize("is_coalesced", [False, True])
+def test_sparse_tensors_are_packed_with_all_that_they_are(is_coalesced: bool) -> None:
+    sparse = torch.sparse_coo_tensor(
+        [[3, 1, 3]], torch.ones(3, 2, dtype=torch.bfloat16), (5, 2), check_invariants=True
+    )
+    given = sparse.coalesce() if is_coalesced else sparse
+    (found,) = unpack(pack([given]))
+    assert found.is_coalesced() == is_coalesced
+    assert (found.dtype, found.shape) == (given.dtype, given.shape)
+    torch.testing.assert_close(found._indices(), given._indices(), rtol=0, atol=0)
+    torch.testing.assert_close(found._values(), given._values(), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("kind", ["clamp", "sparse", "compile", "frozen", "tied"])

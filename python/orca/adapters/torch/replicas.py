@@ -256,11 +256,12 @@ class DrivenReplicas(Replicas):
         for parameter in self.parameters:
             _broadcast(parameter.data, best)
         # A loop may add gradients up over batches, and go on with them in the next epoch.
-        mine = [
-            [p.grad for p in self.parameters],
-            *([o.state_dict() for o in part] for part in (self.optimizers, schedulers)),
-        ]
-        gradients, states, schedules = unpack(broadcast_object(pack(mine), best))
+        mine = None
+        if running.rank() == best:
+            parts = (self.optimizers, schedulers)
+            dicts = ([o.state_dict() for o in part] for part in parts)
+            mine = pack([[p.grad for p in self.parameters], *dicts])
+        gradients, states, schedules = unpack(broadcast_object(mine, best))
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = None if gradient is None else gradient.to(parameter.device)
         for optimizer, state in zip(self.optimizers, states, strict=True):
