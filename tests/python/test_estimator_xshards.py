@@ -48,6 +48,20 @@ def test_shards_train_as_their_arrays_do(root: str, backend: str) -> None:
     assert on_shards.evaluate(shards, batch_size=8) == on_arrays.evaluate({"x": x, "y": y}, 8)
 
 
+def test_arrays_of_any_order_in_memory_train_alike() -> None:
+    x, y = rows(12)
+    wide = np.c_[x, y, x]
+    given = ({"x": x, "y": y}, {"x": np.asfortranarray(x), "y": y}, {"x": wide[:, :5], "y": y})
+    weights = []
+    for data in given:
+        for form in (data, XShards.partition(data, 2)):
+            made = estimator()
+            made.fit(form, batch_size=4, seed=3)
+            weights.append(made.get_model().state_dict())
+    for found in weights[1:]:
+        assert all(torch.equal(found[name], weights[0][name]) for name in found)
+
+
 def test_predictions_come_back_with_their_shards() -> None:
     x, y = rows(20)
     made = estimator()

@@ -70,6 +70,19 @@ def test_what_cannot_be_partitioned_is_named(data: Any, message: str) -> None:
         XShards.partition(data)
 
 
+def test_arrays_of_any_order_in_memory_are_shards() -> None:
+    x = np.arange(24.0).reshape(6, 4)
+    for strided in (np.asfortranarray(x), x[:, 1:3], x[::-1], x.T):
+        made = XShards.partition({"x": strided, "n": strided[:, 0]}, num_shards=2)
+        again = made.transform_shard(lambda shard: {"x": shard["x"][:, :1], "n": shard["n"]})
+        np.testing.assert_array_equal(np.concatenate([s["x"] for s in made.collect()]), strided)
+        np.testing.assert_array_equal(
+            np.concatenate([s["x"] for s in again.collect()]), strided[:, :1]
+        )
+    made = SparkXShards([[{"x": x[:, 1:3], "n": "text"}]])
+    np.testing.assert_array_equal(made.first()["x"], x[:, 1:3])
+
+
 def test_one_shard_a_core_unless_said() -> None:
     assert XShards.partition(np.arange(10)).num_partitions() == 2
 
