@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,13 @@ from torch import nn
 
 import checks_estimator as checks
 import orca
+from orca.adapters.torch import loop
+from orca.adapters.torch.records import _unkeyed, to_parts
 from orca.adapters.torch.trees import pack, unpack
 from orca.errors import InvalidArgumentError, WorkerFailedError
 from orca.learn.metrics import Accuracy
 from orca.learn.optimizers import SGD
+from orca.learn.optimizers.schedule import Plateau
 from orca.learn.pytorch.callbacks import Callback, MainCallback
 from orca.learn.pytorch.callbacks.csv import CSVLogger
 from orca.learn.pytorch.callbacks.early_stopping import EarlyStopping
@@ -322,6 +326,58 @@ def test_workers_may_have_different_numbers_of_batches(operator: Any) -> None:
     est.shutdown()
 
 
+class Breaking(TrainingOperator):
+    """Ends its epoch after some batches, before or after the step of the last."""
+
+    def train_epoch(self, iterator: Any, info: dict[str, Any]) -> dict[str, Any]:
+        wanted, after_step = self.config["breaks"][self.world_rank]
+        for index, (x, y) in enumerate(iterator):
+            if index == wanted and not after_step:
+                break
+            self.optimizer.zero_grad()
+            F.cross_entropy(self.model(x), y).backward()
+            self.optimizer.step()
+            if index == wanted and after_step:
+                break
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("breaks", "steps"),
+    [
+        ([(1, True), (1, True)], 2),
+        ([(2, False), (2, False)], 2),
+        ([(1, True), (9, True)], 4),
+        ([(9, True), (1, True)], 4),
+        ([(3, True), (9, True)], 4),
+        ([(3, False), (9, True)], 4),
+        ([(1, False), (2, True)], 3),
+        ([(1, True), (3, False)], 3),
+        ([(0, False), (0, False)], 0),
+    ],
+)
+def test_steps_count_when_a_loop_breaks_off(breaks: Any, steps: int, tmp_path: Path) -> None:
+    est = estimator(
+        2,
+        training_operator_cls=Breaking,
+        config={**checks.IN_ORDER, "breaks": breaks},
+        model_dir=str(tmp_path),
+    )
+    for epochs in (1, 2):
+        est.fit(checks.rows(16), epochs=1, batch_size=4, checkpoint_trigger=SeveralIteration(1))
+        state = est.get_state_dict()
+        assert (state["global_step"], state["epoch"]) == (steps * epochs, epochs)
+        steps_seen = est._run(_steps_and_weights)  # On every worker alike.
+        assert steps_seen[0] == steps_seen[1]
+    est.shutdown()
+
+
+def _steps_and_weights(call: Any) -> Any:
+    session = loop._session(call)
+    assert session is not None
+    return session.global_step, [p.tolist() for p in session.model.parameters()]
+
+
 class Norm(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -517,6 +573,91 @@ def test_checkpoints_are_written_when_a_trigger_fires(
         other.load_orca_checkpoint(str(tmp_path / "nothing"))
     est.shutdown()
     other.shutdown()
+
+
+@pytest.mark.parametrize("operator", [None, PlainLoop])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_checkpoint_at_the_last_step_of_an_epoch_ends_the_epoch(
+    tmp_path: Path, workers: int, operator: Any
+) -> None:
+    def made(**more: Any) -> Any:
+        return estimator(
+            workers,
+            training_operator_cls=operator,
+            scheduler_creator=lambda o, c: torch.optim.lr_scheduler.StepLR(o, 1, 0.5),
+            scheduler_step_freq="epoch",
+            **more,
+        )
+
+    est = made(model_dir=str(tmp_path))
+    est.fit(checks.rows(32), epochs=1, batch_size=8, checkpoint_trigger=SeveralIteration(4))
+    other = made()
+    other.load_orca_checkpoint(str(tmp_path), version=4)
+    state = other.get_state_dict()
+    assert (state["epoch"], state["global_step"]) == (1, 4)
+    for each in (est, other):
+        each.fit(checks.rows(32), epochs=1, batch_size=8)
+    same(other.get_model(), est.get_model())
+    est.shutdown()
+    other.shutdown()
+
+
+def test_numbers_that_are_not_finite_are_in_checkpoints(tmp_path: Path) -> None:
+    def made(**more: Any) -> Any:
+        return estimator(
+            1,
+            scheduler_creator=lambda o, c: torch.optim.lr_scheduler.ReduceLROnPlateau(o),
+            scheduler_step_freq="manual",
+            **more,
+        )
+
+    est = made(model_dir=str(tmp_path))
+    est.fit(checks.rows(8), batch_size=4, checkpoint_trigger=SeveralIteration(1))
+    other = made()
+    other.load_orca_checkpoint(str(tmp_path), version=2)
+    (state,) = other.get_state_dict()["schedulers"]
+    assert state["best"] == float("inf")
+    est.shutdown()
+    other.shutdown()
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), 1.5])
+def test_a_state_is_the_same_after_it_was_text(value: float) -> None:
+    parts, fields = to_parts({"a": [value, (value, 1)], value: "key"})
+    text = json.dumps(fields, allow_nan=False)
+    assert repr(_unkeyed(json.loads(text)["tree"], parts["state"])) == repr(
+        {"a": [value, (value, 1)], value: "key"}
+    )
+
+
+@pytest.mark.parametrize("monitor", ["Loss", "score"])
+@pytest.mark.parametrize("operator", [None, PlainLoop])
+def test_a_plateau_goes_on_from_fit_to_fit(tmp_path: Path, operator: Any, monitor: str) -> None:
+    # Nothing improves by 100: the rate falls at the second look, and at each one after it.
+    def made() -> Any:
+        rule = Plateau(monitor, factor=0.5, patience=1, mode="max", epsilon=100.0)
+        optimizer = SGD(learningrate=0.1, leaningrate_schedule=rule)
+        return estimator(2, optimizer=optimizer, training_operator_cls=operator)
+
+    def rate(est: Any) -> float:
+        return float(est.get_state_dict()["optimizers"][0]["param_groups"][0]["lr"])
+
+    data = checks.rows(16)
+    whole, parted, loaded = made(), made(), made()
+    whole.fit(data, epochs=4, batch_size=8, validation_data=data)
+    for _ in range(4):
+        parted.fit(data, epochs=1, batch_size=8, validation_data=data)
+    loaded.fit(data, epochs=2, batch_size=8, validation_data=data)
+    path = loaded.save(str(tmp_path / "half.pt"))
+    again = made()
+    again.load(path)
+    again.fit(data, epochs=2, batch_size=8, validation_data=data)
+    assert rate(whole) < 0.1
+    for est in (parted, again):
+        assert rate(est) == rate(whole)
+        same(est.get_model(), whole.get_model())
+    for est in (whole, parted, loaded, again):
+        est.shutdown()
 
 
 def test_summaries_are_read_by_tensorboard(tmp_path: Path) -> None:
