@@ -16,6 +16,7 @@ import orca
 from orca.adapters.torch.exchanges import DeviceExchange, DeviceGroup, _nccl
 from orca.adapters.torch.feeds import ArraySource
 from orca.adapters.torch.losses import LaterWeight
+from orca.adapters.torch.replicas import Replicas
 from orca.adapters.torch.runner import Runner
 from orca.adapters.torch.session import ModelSpec, Session
 from orca.adapters.torch.trainer import FitOptions, Trainer
@@ -54,6 +55,22 @@ def exchange(weights: list[float], spoilt: tuple[int, float] | None, is_sum: boo
         made.spread()
     made.leave()
     return total, made.used(), [None if p.grad is None else p.grad.tolist() for p in parameters]
+
+
+class _Plain:
+    is_sum = False
+
+
+def sparse_of_ignored_labels() -> Any:
+    """The gradient that all have, where rank 1 weighs nothing, which it does not know at first."""
+    rank = orca.rank()
+    table = nn.Parameter(torch.zeros(4, 2, dtype=torch.float64))
+    made = Replicas({"table": table}, [], DeviceGroup(gloo))
+    values = torch.full((1, 2), [3.0, float("nan")][rank], dtype=torch.float64)
+    table.grad = torch.sparse_coo_tensor([[rank]], values, (4, 2), check_invariants=True)
+    weight = LaterWeight(lambda: torch.tensor([5, 0][rank]))
+    made.join(weight, torch.tensor([1.0, float("nan")][rank]), 5, leaves=False, policy=_Plain)
+    return table.grad.to_dense().tolist()  # type: ignore[union-attr]
 
 
 # --- whole training without an Estimator, so that workers can share a GPU

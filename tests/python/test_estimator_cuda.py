@@ -130,6 +130,11 @@ def test_a_parameter_that_nobody_used_has_no_gradient() -> None:
         assert gradients == [[10.0] * 3, [[10.0] * 2] * 2, None]
 
 
+def test_sparse_gradients_of_ignored_labels_do_not_matter() -> None:
+    for found in orca.run(devices.sparse_of_ignored_labels, workers=2):
+        assert found == [[3.0, 3.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_the_rank_and_the_gradient_that_is_not_finite_are_found(value: float) -> None:
     for total, _, _ in orca.run(devices.exchange, ([1.0, 3.0, 0.0], (1, value), False), workers=3):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,13 @@ from torch import nn
 
 import checks_estimator as checks
 import orca
+from orca.adapters.torch import loop
+from orca.adapters.torch.records import _unkeyed, to_parts
+from orca.adapters.torch.trees import pack, unpack
 from orca.errors import InvalidArgumentError, WorkerFailedError
 from orca.learn.metrics import Accuracy
 from orca.learn.optimizers import SGD
+from orca.learn.optimizers.schedule import Plateau
 from orca.learn.pytorch.callbacks import Callback, MainCallback
 from orca.learn.pytorch.callbacks.csv import CSVLogger
 from orca.learn.pytorch.callbacks.early_stopping import EarlyStopping
@@ -321,6 +326,58 @@ def test_workers_may_have_different_numbers_of_batches(operator: Any) -> None:
     est.shutdown()
 
 
+class Breaking(TrainingOperator):
+    """Ends its epoch after some batches, before or after the step of the last."""
+
+    def train_epoch(self, iterator: Any, info: dict[str, Any]) -> dict[str, Any]:
+        wanted, after_step = self.config["breaks"][self.world_rank]
+        for index, (x, y) in enumerate(iterator):
+            if index == wanted and not after_step:
+                break
+            self.optimizer.zero_grad()
+            F.cross_entropy(self.model(x), y).backward()
+            self.optimizer.step()
+            if index == wanted and after_step:
+                break
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("breaks", "steps"),
+    [
+        ([(1, True), (1, True)], 2),
+        ([(2, False), (2, False)], 2),
+        ([(1, True), (9, True)], 4),
+        ([(9, True), (1, True)], 4),
+        ([(3, True), (9, True)], 4),
+        ([(3, False), (9, True)], 4),
+        ([(1, False), (2, True)], 3),
+        ([(1, True), (3, False)], 3),
+        ([(0, False), (0, False)], 0),
+    ],
+)
+def test_steps_count_when_a_loop_breaks_off(breaks: Any, steps: int, tmp_path: Path) -> None:
+    est = estimator(
+        2,
+        training_operator_cls=Breaking,
+        config={**checks.IN_ORDER, "breaks": breaks},
+        model_dir=str(tmp_path),
+    )
+    for epochs in (1, 2):
+        est.fit(checks.rows(16), epochs=1, batch_size=4, checkpoint_trigger=SeveralIteration(1))
+        state = est.get_state_dict()
+        assert (state["global_step"], state["epoch"]) == (steps * epochs, epochs)
+        steps_seen = est._run(_steps_and_weights)  # On every worker alike.
+        assert steps_seen[0] == steps_seen[1]
+    est.shutdown()
+
+
+def _steps_and_weights(call: Any) -> Any:
+    session = loop._session(call)
+    assert session is not None
+    return session.global_step, [p.tolist() for p in session.model.parameters()]
+
+
 class Norm(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -369,6 +426,58 @@ class Embedded(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.table(x).sum(1)
+
+
+class UnevenWords(Uneven):
+    """Rows of an embedding's numbers, half as many on the second worker."""
+
+    def __call__(self, config: dict[str, Any], batch_size: int) -> Any:
+        words = torch.from_numpy(np.random.default_rng(1).integers(0, 50, (12, 4)))
+        mine = slice(0, 8) if orca.rank() == 0 else slice(8, 12)
+        xs, ys = words[mine], torch.from_numpy(checks.rows(12)[1][mine])
+        return [(xs[i : i + 2], ys[i : i + 2]) for i in range(0, len(xs), 2)]
+
+
+class PlainLoop(TrainingOperator):
+    """As the base class, but not known to be."""
+
+    def train_batch(self, batch: Any, batch_info: dict[str, Any]) -> dict[str, Any]:
+        return super().train_batch(batch, batch_info)
+
+
+def test_workers_with_different_numbers_of_batches_may_have_sparse_gradients() -> None:
+    est = estimator(
+        2,
+        model=lambda config: Embedded(),
+        optimizer=lambda m, c: torch.optim.SGD(m.parameters(), lr=0.5),
+        training_operator_cls=PlainLoop,
+    )
+    est.fit(UnevenWords(), epochs=2)
+    words = torch.from_numpy(np.random.default_rng(1).integers(0, 50, (12, 4)))
+    targets = torch.from_numpy(checks.rows(12)[1])
+    model = Embedded()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for _ in range(2):
+        for step in range(4):
+            rows = [2 * step, 2 * step + 1] + ([8 + 2 * step, 9 + 2 * step] if step < 2 else [])
+            optimizer.zero_grad()
+            F.cross_entropy(model(words[rows]), targets[rows]).backward()
+            optimizer.step()
+    same(est.get_model(), model)
+    est.shutdown()
+
+
+@pytest.mark.parametrize("is_coalesced", [False, True])
+def test_sparse_tensors_are_packed_with_all_that_they_are(is_coalesced: bool) -> None:
+    sparse = torch.sparse_coo_tensor(
+        [[3, 1, 3]], torch.ones(3, 2, dtype=torch.bfloat16), (5, 2), check_invariants=True
+    )
+    given = sparse.coalesce() if is_coalesced else sparse
+    (found,) = unpack(pack([given]))
+    assert found.is_coalesced() == is_coalesced
+    assert (found.dtype, found.shape) == (given.dtype, given.shape)
+    torch.testing.assert_close(found._indices(), given._indices(), rtol=0, atol=0)
+    torch.testing.assert_close(found._values(), given._values(), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("kind", ["clamp", "sparse", "compile", "frozen", "tied"])
@@ -464,6 +573,91 @@ def test_checkpoints_are_written_when_a_trigger_fires(
         other.load_orca_checkpoint(str(tmp_path / "nothing"))
     est.shutdown()
     other.shutdown()
+
+
+@pytest.mark.parametrize("operator", [None, PlainLoop])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_checkpoint_at_the_last_step_of_an_epoch_ends_the_epoch(
+    tmp_path: Path, workers: int, operator: Any
+) -> None:
+    def made(**more: Any) -> Any:
+        return estimator(
+            workers,
+            training_operator_cls=operator,
+            scheduler_creator=lambda o, c: torch.optim.lr_scheduler.StepLR(o, 1, 0.5),
+            scheduler_step_freq="epoch",
+            **more,
+        )
+
+    est = made(model_dir=str(tmp_path))
+    est.fit(checks.rows(32), epochs=1, batch_size=8, checkpoint_trigger=SeveralIteration(4))
+    other = made()
+    other.load_orca_checkpoint(str(tmp_path), version=4)
+    state = other.get_state_dict()
+    assert (state["epoch"], state["global_step"]) == (1, 4)
+    for each in (est, other):
+        each.fit(checks.rows(32), epochs=1, batch_size=8)
+    same(other.get_model(), est.get_model())
+    est.shutdown()
+    other.shutdown()
+
+
+def test_numbers_that_are_not_finite_are_in_checkpoints(tmp_path: Path) -> None:
+    def made(**more: Any) -> Any:
+        return estimator(
+            1,
+            scheduler_creator=lambda o, c: torch.optim.lr_scheduler.ReduceLROnPlateau(o),
+            scheduler_step_freq="manual",
+            **more,
+        )
+
+    est = made(model_dir=str(tmp_path))
+    est.fit(checks.rows(8), batch_size=4, checkpoint_trigger=SeveralIteration(1))
+    other = made()
+    other.load_orca_checkpoint(str(tmp_path), version=2)
+    (state,) = other.get_state_dict()["schedulers"]
+    assert state["best"] == float("inf")
+    est.shutdown()
+    other.shutdown()
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), 1.5])
+def test_a_state_is_the_same_after_it_was_text(value: float) -> None:
+    parts, fields = to_parts({"a": [value, (value, 1)], value: "key"})
+    text = json.dumps(fields, allow_nan=False)
+    assert repr(_unkeyed(json.loads(text)["tree"], parts["state"])) == repr(
+        {"a": [value, (value, 1)], value: "key"}
+    )
+
+
+@pytest.mark.parametrize("monitor", ["Loss", "score"])
+@pytest.mark.parametrize("operator", [None, PlainLoop])
+def test_a_plateau_goes_on_from_fit_to_fit(tmp_path: Path, operator: Any, monitor: str) -> None:
+    # Nothing improves by 100: the rate falls at the second look, and at each one after it.
+    def made() -> Any:
+        rule = Plateau(monitor, factor=0.5, patience=1, mode="max", epsilon=100.0)
+        optimizer = SGD(learningrate=0.1, leaningrate_schedule=rule)
+        return estimator(2, optimizer=optimizer, training_operator_cls=operator)
+
+    def rate(est: Any) -> float:
+        return float(est.get_state_dict()["optimizers"][0]["param_groups"][0]["lr"])
+
+    data = checks.rows(16)
+    whole, parted, loaded = made(), made(), made()
+    whole.fit(data, epochs=4, batch_size=8, validation_data=data)
+    for _ in range(4):
+        parted.fit(data, epochs=1, batch_size=8, validation_data=data)
+    loaded.fit(data, epochs=2, batch_size=8, validation_data=data)
+    path = loaded.save(str(tmp_path / "half.pt"))
+    again = made()
+    again.load(path)
+    again.fit(data, epochs=2, batch_size=8, validation_data=data)
+    assert rate(whole) < 0.1
+    for est in (parted, again):
+        assert rate(est) == rate(whole)
+        same(est.get_model(), whole.get_model())
+    for est in (whole, parted, loaded, again):
+        est.shutdown()
 
 
 def test_summaries_are_read_by_tensorboard(tmp_path: Path) -> None:

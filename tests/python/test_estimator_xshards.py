@@ -48,6 +48,20 @@ def test_shards_train_as_their_arrays_do(root: str, backend: str) -> None:
     assert on_shards.evaluate(shards, batch_size=8) == on_arrays.evaluate({"x": x, "y": y}, 8)
 
 
+def test_arrays_of_any_order_in_memory_train_alike() -> None:
+    x, y = rows(12)
+    wide = np.c_[x, y, x]
+    given = ({"x": x, "y": y}, {"x": np.asfortranarray(x), "y": y}, {"x": wide[:, :5], "y": y})
+    weights = []
+    for data in given:
+        for form in (data, XShards.partition(data, 2)):
+            made = estimator()
+            made.fit(form, batch_size=4, seed=3)
+            weights.append(made.get_model().state_dict())
+    for found in weights[1:]:
+        assert all(torch.equal(found[name], weights[0][name]) for name in found)
+
+
 def test_predictions_come_back_with_their_shards() -> None:
     x, y = rows(20)
     made = estimator()
@@ -86,12 +100,82 @@ def test_frames_in_shards_are_trained_by_columns() -> None:
 
 
 @pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (np.arange(4, dtype=np.uint32), r"has the dtype uint32; give .astype\('int64'\)"),
+        (list("abca"), "has the dtype .*; Estimators take numbers: encode it"),
+        (pd.Categorical(list("abca")), "has the dtype .*; Estimators take numbers: encode it"),
+        (pd.date_range("2020", periods=4), "has the dtype datetime64.*; Estimators take numbers"),
+        (np.ones(4, np.longdouble), r"has the dtype float128; give .astype\('float64'\)"),
+        (
+            [np.ones(2), np.ones(3), np.ones(2), np.ones(2)],
+            r"has rows of the shapes \[\(2,\), \(3,\)\]",
+        ),
+    ],
+)
+def test_a_column_that_cannot_be_trained_on_is_named(column: Any, message: str) -> None:
+    shards = SparkXShards([[pd.DataFrame({"good": np.ones(4), "bad": column, "label": [0] * 4})]])
+    with pytest.raises(orca.errors.OrcaError, match=f"column 'bad' {message}"):
+        estimator().fit(shards, batch_size=2, feature_cols=["good", "bad"], label_cols=["label"])
+
+
+@pytest.mark.parametrize("kind", ["dicts", "frames"])
+def test_shards_without_rows_are_left_out(kind: str) -> None:
+    x, y = rows(12)
+    bounds = [(0, 0), (0, 5), (5, 5), (5, 12), (12, 12)]
+    columns: dict[str, Any] = {}
+    if kind == "dicts":
+        parts: Any = [{"x": x[a:b], "y": y[a:b]} for a, b in bounds]
+    else:
+        frame = pd.DataFrame({"f": list(x), "label": y})
+        parts = [frame[a:b] for a, b in bounds]
+        columns = {"feature_cols": ["f"], "label_cols": ["label"]}
+    shards = SparkXShards([[part] for part in parts])
+    made, plain = estimator(), estimator()
+    made.fit(shards, batch_size=4, seed=1, **columns)
+    plain.fit({"x": x, "y": y}, batch_size=4, seed=1)
+    assert made.evaluate(shards, batch_size=4, **columns) == plain.evaluate({"x": x, "y": y}, 4)
+    columns.pop("label_cols", None)
+    found = made.predict(shards, batch_size=4, **columns).collect()
+    assert [len(shard["prediction"]) for shard in found] == [0, 5, 0, 7, 0]
+    np.testing.assert_allclose(
+        np.stack([np.array(p) for shard in found for p in shard["prediction"]]), plain.predict(x)
+    )
+    nothing = made.predict(SparkXShards([[parts[0]]]), batch_size=4, **columns).first()
+    assert len(nothing["prediction"]) == 0
+
+
+class TwoOutputs(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"first": x[:, 0], "twice": 2 * x}
+
+
+def test_frames_get_a_dict_a_row_of_predictions_in_dicts() -> None:
+    x, _ = rows(6)
+    made = importlib.import_module("orca.learn.pytorch").Estimator.from_torch(
+        model=lambda config: TwoOutputs(), optimizer=None, loss=None, workers_per_node=2
+    )
+    frame = pd.DataFrame({"f": list(x)})
+    shards = SparkXShards([[frame[:2]], [frame[2:]]])
+    found = pd.concat(made.predict(shards, batch_size=4, feature_cols=["f"]).collect())
+    expected = [{"first": row[0], "twice": (2 * row).tolist()} for row in x]
+    assert found["prediction"].tolist() == expected
+
+
+@pytest.mark.parametrize(
     ("shard", "message"),
     [
         ([1, 2], "each shard should be an dict"),
         ({"z": np.ones(3)}, "key x should in each shard"),
         ({"x": np.ones((3, 5))}, "key y should in each shard"),
         ({"x": "text", "y": np.ones(3)}, "value of x and y should be a ndarray"),
+        ({"x": np.ones(3), "y": np.ones(4)}, "with the same number of rows"),
+        (
+            {"x": (np.ones(3), np.ones(3, np.uint16)), "y": np.ones(3)},
+            r"x\[1\] has the dtype uint16; give .astype\('int64'\) of it",
+        ),
+        ({"x": np.ones(3), "y": np.array(["a", "b", "c"])}, "y has the dtype <U1; Estimators take"),
+        ({"x": np.ones((0, 5)), "y": np.ones(0)}, "the XShards has no rows"),
         (pd.DataFrame({"a": [1.0]}), "feature_cols must be provided"),
     ],
 )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,19 @@ def test_what_cannot_be_partitioned_is_named(data: Any, message: str) -> None:
         XShards.partition(data)
 
 
+def test_arrays_of_any_order_in_memory_are_shards() -> None:
+    x = np.arange(24.0).reshape(6, 4)
+    for strided in (np.asfortranarray(x), x[:, 1:3], x[::-1], x.T):
+        made = XShards.partition({"x": strided, "n": strided[:, 0]}, num_shards=2)
+        again = made.transform_shard(lambda shard: {"x": shard["x"][:, :1], "n": shard["n"]})
+        np.testing.assert_array_equal(np.concatenate([s["x"] for s in made.collect()]), strided)
+        np.testing.assert_array_equal(
+            np.concatenate([s["x"] for s in again.collect()]), strided[:, :1]
+        )
+    made = SparkXShards([[{"x": x[:, 1:3], "n": "text"}]])
+    np.testing.assert_array_equal(made.first()["x"], x[:, 1:3])
+
+
 def test_one_shard_a_core_unless_said() -> None:
     assert XShards.partition(np.arange(10)).num_partitions() == 2
 
@@ -96,6 +111,8 @@ def test_functions_may_write_to_their_shard_and_change_nothing_else() -> None:
         np.array(["a", "bc"]),
         np.array([{"k": 1}, None], dtype=object),
         np.arange(3, dtype=np.uint64),
+        np.ones(3, np.longdouble),
+        {"": np.arange(3), "0": np.arange(3)},
         np.float32(3),
         np.zeros((0, 4)),
         [np.ones(3), np.ones(2)],
@@ -184,6 +201,45 @@ def test_repartition_keeps_the_rows(wanted: int) -> None:
     pd.testing.assert_frame_equal(table, pd.concat(frames().collect()))
     objects = SparkXShards([["a"], ["b"], ["c"]]).repartition(wanted)
     assert (objects.num_partitions(), objects.collect()) == (wanted, ["a", "b", "c"])
+
+
+@pytest.mark.parametrize(
+    ("shards", "message"),
+    [
+        ([{"a": np.arange(4), "b": np.arange(9)}], r"'a': 4, 'b': 9\} rows"),
+        ([{"a": np.arange(4)}, {"b": np.arange(4)}], r"the keys \['a'\] and \['b'\]"),
+        ([{"a": np.ones((4, 1))}, {"a": np.ones((4, 2))}], r"rows of 'a' have the shapes \[\(1,\)"),
+        ([np.ones((4, 1)), np.ones((4, 2))], "rows of the shards have the shapes"),
+    ],
+)
+def test_what_cannot_be_divided_by_rows_is_named(shards: list[Any], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        SparkXShards([[shard] for shard in shards]).repartition(2)
+
+
+def test_what_is_made_of_a_lazy_one_is_lazy() -> None:
+    made = SparkXShards.lazy([[np.arange(2)], [np.arange(2)]])
+    for other in (made.repartition(3), made.zip(made), made.transform_shard(lambda s: s)):
+        assert not other.transform_shard(lambda shard: 1 // 0).is_cached()
+
+
+@pytest.mark.parametrize("kind", [OrderedDict, partial(defaultdict, list)])
+def test_kinds_of_dicts_stay_what_they_are(kind: Any) -> None:
+    given = kind({"x": np.arange(4)})
+    for made in (SparkXShards([[given]]), XShards.partition(given, 2)):
+        found = made.transform_shard(lambda shard: shard).first()
+        assert type(found) is type(given)
+        assert found["x"][0] == 0
+
+
+@pytest.mark.parametrize("name", ["bigdl.orca", "zoo.orca"])
+def test_errors_of_lazy_operations_are_those_of_the_root(name: str) -> None:
+    made = importlib.import_module(f"{name}.data").XShards.partition({"x": np.arange(4)}, 2)
+    bad = made.to_lazy().transform_shard(lambda shard: 1 // 0)
+    for wrong in (made["none"].collect, bad.collect, bad.cache, lambda: len(bad)):
+        with pytest.raises(RuntimeError) as caught:
+            wrong()
+        assert type(caught.value) is RuntimeError
 
 
 def test_lazy_operations_wait() -> None:

@@ -125,6 +125,8 @@ def _leaf(name: str, data: Any) -> Any:
     if isinstance(data, np.ndarray) and data.dtype.kind in "OUST" and data.ndim == 1:
         # A missing text of pandas is a NaN.
         return [None if item != item else item for item in data.tolist()]
+    if isinstance(data, np.ndarray) and data.ndim:
+        return np.ascontiguousarray(data)  # A copy only of strided ones, and of Fortran's order.
     return data
 
 

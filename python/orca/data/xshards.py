@@ -13,6 +13,7 @@ Example:
 
 from __future__ import annotations
 
+import copy
 import importlib
 import itertools
 import os
@@ -31,8 +32,7 @@ from orca.generations import BIGDL, ORCA, ZOO, Errors, Generation
 
 __all__ = ["SharedValue", "SparkXShards", "XShards", "bind_root"]
 
-_COLUMN_KINDS = "biuf"
-_NOT_IN_THE_ENGINE = ("uint16", "uint32", "uint64", "longdouble")
+_DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64")
 
 
 class Cell:
@@ -70,23 +70,22 @@ def _is_arrays(value: Any) -> bool:
     leaves: list[Any] = []
 
     def visit(node: Any) -> bool:
-        if isinstance(node, dict):
+        if type(node) is dict:
             return bool(node) and all(
-                isinstance(key, str) and "." not in key and visit(item)
+                isinstance(key, str) and key and "." not in key and visit(item)
                 for key, item in node.items()
             )
         if type(node) in (list, tuple):
             return bool(node) and all(visit(item) for item in node)
         leaves.append(node)
-        return (
-            type(node) is np.ndarray
-            and node.ndim > 0
-            and node.dtype.kind in _COLUMN_KINDS
-            and node.dtype.name not in _NOT_IN_THE_ENGINE
-            and node.dtype.isnative
-        )
+        return type(node) is np.ndarray and node.ndim > 0 and _has_type(node)
 
     return visit(value) and len({len(leaf) for leaf in leaves}) == 1
+
+
+def _has_type(array: np.ndarray[Any, Any]) -> bool:
+    """Whether the engine has a type for it."""
+    return array.dtype.name in _DTYPES and array.dtype.isnative
 
 
 def _class_name(value: Any) -> str:
@@ -182,7 +181,8 @@ class SparkXShards(XShards):
     def _partitions(self) -> list[Partition]:
         if self._parts is None:
             assert self._source is not None
-            self._parts = _map(self._source._partitions(), self._step)
+            with self._generation.errors():
+                self._parts = _map(self._source._partitions(), self._step)
             self._source = None
         return self._parts
 
@@ -234,7 +234,7 @@ class SparkXShards(XShards):
     _get_schema = get_schema
 
     def arrays(self, features: Any = None, labels: Any = None, *, has_target: bool = True) -> Any:
-        """An XShards of ``{"x": ..., "y": ...}``, as Estimators take it.
+        """An XShards of ``{"x": ..., "y": ...}``, as Estimators take it, without shards of 0 rows.
 
         Args:
             features: The columns of frames that are features; one or a list.
@@ -242,12 +242,10 @@ class SparkXShards(XShards):
             has_target: Whether "y" is wanted.
         """
         wanted = {"x", "y"} if has_target else {"x"}
-        cells = [cell for part in self._partitions() for cell in part]
-        if features is None and all(cell.keys() == wanted for cell in cells):
-            return self
-        return type(self)._of(
-            _map(self._partitions(), _Each(_to_arrays, (features, labels, has_target)))
-        )
+        parts = self._partitions()
+        if features is not None or any(cell.keys() != wanted for cell in self.cells()):
+            parts = _map(parts, _ToArrays(features, labels, has_target))
+        return type(self)._of([[cell for cell in part if len(cell.shard)] for part in parts])
 
     def cells(self) -> list[Cell]:
         """The shards where they are."""
@@ -309,7 +307,7 @@ class SparkXShards(XShards):
         return list(itertools.chain.from_iterable(found))
 
     def zip(self, other: Any) -> SparkXShards:
-        """An XShards of pairs of this one's and the other's shards."""
+        """An XShards of pairs of this one's and the other's shards. Computes what was put off."""
         with self._generation.errors():
             if not isinstance(other, SparkXShards):
                 raise InvalidArgumentError("other should be a SparkXShards")
@@ -323,10 +321,10 @@ class SparkXShards(XShards):
                     "The two SparkXShards should have the same number of elements in each partition"
                 )
             pairs = [[*a, *b] for a, b in zip(mine, theirs, strict=True)]
-            return type(self)._of(_map(pairs, _pair_up))
+            return self._alike(_map(pairs, _pair_up))
 
     def split(self) -> list[SparkXShards]:
-        """One XShards for each position of shards that are tuples or lists."""
+        """One XShards for each position of shards that are tuples or lists. Computes what was put off."""
         with self._generation.errors():
             counts = set(itertools.chain.from_iterable(_gather(self._partitions(), _widths)))
             if len(counts) > 1:
@@ -347,7 +345,11 @@ class SparkXShards(XShards):
         """The same rows in another number of partitions.
 
         Arrays, dicts of arrays and frames are divided by their rows, lists by their items; other
-        shards stay whole.
+        shards stay whole. Computes what was put off.
+
+        Raises:
+            InvalidArgumentError: Dicts have different keys, or their arrays different numbers of rows
+                or shapes.
         """
         with self._generation.errors():
             if num_partitions < 1:
@@ -359,13 +361,19 @@ class SparkXShards(XShards):
             whole = _join(values)
             bounds = np.linspace(0, _count(whole), num_partitions + 1).astype(int)
             pieces = [_cut(whole, a, b) for a, b in itertools.pairwise(bounds)]
-            return type(self)._of([[Cell(piece)] if _count(piece) else [] for piece in pieces])
+            return self._alike([[Cell(piece)] if _count(piece) else [] for piece in pieces])
+
+    def _alike(self, partitions: list[Partition]) -> SparkXShards:
+        """An XShards whose operations wait if this one's do."""
+        made = type(self)._of(partitions)
+        made._is_lazy = self._is_lazy
+        return made
 
     def _spread(self, num_partitions: int) -> SparkXShards:
         """The same shards, each whole, in so many partitions."""
         cells = list(itertools.chain.from_iterable(self._partitions()))
         bounds = np.linspace(0, len(cells), num_partitions + 1).astype(int)
-        return type(self)._of([cells[a:b] for a, b in itertools.pairwise(bounds)])
+        return self._alike([cells[a:b] for a, b in itertools.pairwise(bounds)])
 
     def save_pickle(self, path: str, batchSize: int = 10) -> SparkXShards:
         """Writes all shards into a new folder, one file a partition."""
@@ -524,12 +532,37 @@ def _count(value: Any) -> int:
 def _join(values: list[Any]) -> Any:
     first = values[0]
     if isinstance(first, dict):
-        return {key: np.concatenate([value[key] for value in values]) for key in first}
+        for value in values:
+            if value.keys() != first.keys():
+                raise InvalidArgumentError(
+                    f"shards have the keys {list(first)} and {list(value)}; give all the same keys to "
+                    "divide them by rows"
+                )
+            _check_rows(value)
+        return {key: _joined(f"{key!r}", [value[key] for value in values]) for key in first}
     if isinstance(first, np.ndarray):
-        return np.concatenate(values)
+        return _joined("the shards", values)
     if isinstance(first, list):
         return list(itertools.chain.from_iterable(values))
     return importlib.import_module("pandas").concat(values)
+
+
+def _joined(what: str, arrays: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    shapes = {array.shape[1:] for array in arrays}
+    if len(shapes) > 1:
+        raise InvalidArgumentError(
+            f"rows of {what} have the shapes {sorted(shapes)}; give all the same shape to divide them "
+            "by rows"
+        )
+    return np.concatenate(arrays)
+
+
+def _check_rows(arrays: dict[str, Any]) -> None:
+    counts = {key: len(array) for key, array in arrays.items()}
+    if len(set(counts.values())) > 1:
+        raise InvalidArgumentError(
+            f"the arrays of a shard have {counts} rows; give all of them the same number"
+        )
 
 
 def _cut(value: Any, begin: int, end: int) -> Any:
@@ -538,8 +571,19 @@ def _cut(value: Any, begin: int, end: int) -> Any:
     return value.iloc[begin:end] if hasattr(value, "iloc") else value[begin:end]
 
 
-def _to_arrays(value: Any, features: Any, labels: Any, has_target: bool) -> dict[str, Any]:
-    """What an Estimator takes of a shard."""
+class _ToArrays:
+    """What an Estimator takes of each shard that has rows."""
+
+    def __init__(self, features: Any, labels: Any, has_target: bool) -> None:
+        self._arguments = (features, labels, has_target)
+
+    def __call__(self, values: list[Any]) -> list[Any]:
+        made = [_to_arrays(value, *self._arguments) for value in values]
+        return [arrays for arrays in made if arrays is not None]
+
+
+def _to_arrays(value: Any, features: Any, labels: Any, has_target: bool) -> dict[str, Any] | None:
+    """What an Estimator takes of a shard; None of one without rows."""
     if hasattr(value, "iloc"):
         if features is None:
             raise InvalidArgumentError("feature_cols must be provided if data is an XShards of frames")
@@ -548,7 +592,7 @@ def _to_arrays(value: Any, features: Any, labels: Any, has_target: bool) -> dict
             if labels is None:
                 raise InvalidArgumentError("label_cols must be provided if data is an XShards of frames")
             made["y"] = _columns(value, labels)
-        return made
+        return made if len(value) else None
     if not isinstance(value, dict):
         raise InvalidArgumentError("each shard should be an dict")
     if "x" not in value:
@@ -556,11 +600,33 @@ def _to_arrays(value: Any, features: Any, labels: Any, has_target: bool) -> dict
     if has_target and "y" not in value:
         raise InvalidArgumentError("key y should in each shard")
     made = {key: value[key] for key in (("x", "y") if has_target else ("x",))}
+    for key, part in made.items():
+        _check_types(key, part)
     if not _is_arrays(made):
         raise InvalidArgumentError(
-            "value of x and y should be a ndarray, a tuple of ndarrays or a list of ndarrays"
+            "value of x and y should be a ndarray, a tuple of ndarrays or a list of ndarrays, all with "
+            "the same number of rows"
         )
-    return made
+    return made if _rows_of(made) else None
+
+
+def _check_types(name: str, value: Any) -> None:
+    """Names the array that has no type of the engine."""
+    if isinstance(value, dict):
+        for key, part in value.items():
+            _check_types(f"{name}[{key!r}]", part)
+    elif isinstance(value, list | tuple):
+        for i, part in enumerate(value):
+            _check_types(f"{name}[{i}]", part)
+    elif isinstance(value, np.ndarray) and not _has_type(value):
+        raise InvalidArgumentError(f"{name} has the dtype {value.dtype}; {_remedy(value.dtype)}")
+
+
+def _remedy(dtype: np.dtype[Any]) -> str:
+    if dtype.kind not in "iufb":
+        return f"Estimators take numbers: encode it, or leave it out (there is {', '.join(_DTYPES)})"
+    kind = {"u": "int64", "i": "int64", "b": "bool"}.get(dtype.kind, "float64")
+    return f"give .astype({kind!r}) of it (there is {', '.join(_DTYPES)})"
 
 
 def _columns(frame: Any, names: Any) -> Any:
@@ -573,8 +639,15 @@ def _columns(frame: Any, names: Any) -> Any:
     arrays = []
     for name in listed:
         column = frame[name].to_numpy()
-        if column.dtype == object:
-            column = np.stack([np.asarray(row) for row in column]) if len(column) else column
+        if column.dtype == object and len(column):
+            parts = [np.asarray(row) for row in column]
+            if len(shapes := {part.shape for part in parts}) > 1:
+                raise InvalidArgumentError(
+                    f"column {name!r} has rows of the shapes {sorted(shapes)}; give all the same shape"
+                )
+            column = np.stack(parts)
+        if len(column):
+            _check_types(f"column {name!r}", column)
         arrays.append(column)
     return arrays[0] if len(arrays) == 1 else arrays
 
@@ -595,11 +668,21 @@ def _slice(tree: Any, begin: int, end: int) -> Any:
 
 def _add_prediction(value: Any, prediction: Any) -> Any:
     if hasattr(value, "iloc"):
-        listed = list(prediction) if getattr(prediction, "ndim", 1) == 1 else prediction.tolist()
-        return value.assign(prediction=listed)
+        is_plain = getattr(prediction, "ndim", 0) == 1
+        listed = prediction if is_plain else [_row(prediction, i) for i in range(len(value))]
+        return value.assign(prediction=list(listed))
     if isinstance(value, dict):
         return {**value, "prediction": prediction}
     raise InvalidArgumentError("each shard should be an dict")
+
+
+def _row(tree: Any, row: int) -> Any:
+    """One row's part of predictions."""
+    if isinstance(tree, dict):
+        return {key: _row(value, row) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)(_row(value, row) for value in tree)
+    return tree[row].tolist()
 
 
 def _check_tree(data: Any, leaves: list[Any]) -> None:
@@ -621,7 +704,9 @@ def _check_tree(data: Any, leaves: list[Any]) -> None:
 
 def _rebuild(data: Any, pieces: Any) -> Any:
     if isinstance(data, dict):
-        return {key: _rebuild(value, pieces) for key, value in data.items()}
+        made = copy.copy(data)  # Of the same kind.
+        made.update({key: _rebuild(value, pieces) for key, value in data.items()})
+        return made
     if isinstance(data, list | tuple):
         parts = [_rebuild(value, pieces) for value in data]
         return type(data)._make(parts) if hasattr(data, "_make") else type(data)(parts)

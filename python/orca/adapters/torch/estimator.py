@@ -711,6 +711,8 @@ def _store_of(data: Any, features: Any, labels: Any, wants_target: bool) -> tupl
         store = ArrayStore()
         for cell in data.arrays(features, labels, has_target=wants_target).cells():
             store.put(cell.shard)
+        if wants_target and len(store) == 0:
+            raise InvalidArgumentError("the XShards has no rows; look at its len() before")
         return store, wants_target
     if features is not None or hasattr(data, "iloc"):
         data = _columns(data, features, labels if wants_target else None, wants_target)

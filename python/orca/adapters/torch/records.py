@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import math
 import os
 import pickle
 import time
@@ -35,6 +36,7 @@ class Checkpoints:
     def __init__(self, folder: str, trigger: Any) -> None:
         self._trigger = trigger
         self._last = -1
+        self._is_due = False
         stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
         self._writer: Any = None
         if running.rank() == 0:
@@ -42,11 +44,22 @@ class Checkpoints:
             where.mkdir(parents=True, exist_ok=True)
             self._writer = _core.AsyncWriter(str(where), _KEEP)
 
-    def after_step(self, session: Any, loss: float, *, epoch_ended: bool) -> bool:
-        """Asks the trigger, on all workers alike; says whether it fired."""
+    def after_step(
+        self, session: Any, loss: float, *, epoch_ended: bool, is_last: bool = False
+    ) -> bool:
+        """Asks the trigger, on all workers alike; says whether a checkpoint is written.
+
+        Args:
+            session: What is trained.
+            loss: Of the step.
+            epoch_ended: Whether its epoch is done, with its validation and the schedulers' steps.
+            is_last: Whether the epoch has no other step. It is written when the epoch has ended: who
+                goes on from there does not train the epoch again.
+        """
         epoch = session.epoch + 1 + epoch_ended
-        fires = self._trigger.fires(epoch, session.global_step, loss)
-        if not fires or self._last == session.global_step:
+        fires = self._trigger.fires(epoch, session.global_step, loss) or self._is_due
+        self._is_due = bool(fires) and is_last
+        if not fires or is_last or self._last == session.global_step:
             return False
         self._last = session.global_step
         state = session.state(epoch=session.epoch + epoch_ended)
@@ -75,6 +88,8 @@ def to_parts(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
             whole = value.detach().contiguous()
             tensors[name] = (type_name(whole), list(whole.shape), _bytes(whole))
             return {"tensor": name}
+        if isinstance(value, float) and not math.isfinite(value):
+            return {"float": str(float(value))}  # JSON has no such numbers.
         if isinstance(value, str | int | float | bool | type(None)):
             return {"value": value}
         raise InvalidArgumentError(
@@ -107,6 +122,8 @@ def _unkeyed(tree: Any, tensors: dict[str, torch.Tensor]) -> Any:
     if kind in ("list", "tuple"):
         items = [_unkeyed(item, tensors) for item in value]
         return tuple(items) if kind == "tuple" else items
+    if kind == "float":
+        return float(value)
     return tensors[value] if kind == "tensor" else value
 
 
@@ -261,7 +278,7 @@ class Summary:
         if self._validation is None:
             return
         for name, value in found.items():
-            if name != "num_samples" and _is_number(value):
+            if name != "num_samples" and is_number(value):
                 tag = self._tags.get(name, name)
                 self._validation.add_scalar(tag, float(value), session.global_step)
 
@@ -272,7 +289,8 @@ class Summary:
                 writer.sync()
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether it is one, or a tensor of one."""
     return isinstance(value, int | float) or (
         isinstance(value, torch.Tensor) and value.numel() == 1
     )

@@ -125,7 +125,8 @@ class Replicas:
 
     def _join_sparse(self, mine: dict[int, torch.Tensor], factor: float) -> None:
         parts = {}
-        for i, gradient in mine.items():
+        # A worker whose labels are all ignored has gradients, which are NaN.
+        for i, gradient in mine.items() if factor else ():
             whole = gradient.coalesce()
             parts[i] = (whole.indices().cpu().numpy(), (whole.values() * factor).cpu().numpy())
         everybody = allgather_object(parts)
@@ -189,6 +190,9 @@ class DrivenReplicas(Replicas):
     ) -> None:
         super().__init__(parameters, optimizers, group)
         self._touched: set[int] | None = None
+        self._passes = 0  # since the last boundary, of all workers
+        self.had_passes = False  # whether there were some between the last two
+        self.own_passes = 0  # of this worker since the last boundary
         self.rows = 1
         self.policy: Any = _Plain
         self._hooks: list[Any] = [
@@ -218,6 +222,8 @@ class DrivenReplicas(Replicas):
     def _join_touched(self) -> None:
         """At the end of a backward pass: the gradients that it made."""
         touched, self._touched = self._touched or set(), None
+        self._passes += 1
+        self.own_passes += 1
         aside = {i: p.grad for i, p in enumerate(self.parameters) if i not in touched}
         for i in aside:
             self.parameters[i].grad = None
@@ -240,7 +246,9 @@ class DrivenReplicas(Replicas):
             total = self.exchange.meet(0.0, 0.0, said, True, False)
             if total[6]:
                 self.exchange.leave()
+                self.had_passes, self._passes, self.own_passes = self._passes > 0, 0, 0
                 return bool(0 < total[2] < 1 << 32)
+            self._passes += 1
             self.exchange.reduce_all()
             if not total[7]:
                 self._join_sparse({}, 0.0)
@@ -256,11 +264,12 @@ class DrivenReplicas(Replicas):
         for parameter in self.parameters:
             _broadcast(parameter.data, best)
         # A loop may add gradients up over batches, and go on with them in the next epoch.
-        mine = [
-            [p.grad for p in self.parameters],
-            *([o.state_dict() for o in part] for part in (self.optimizers, schedulers)),
-        ]
-        gradients, states, schedules = unpack(broadcast_object(pack(mine), best))
+        mine = None
+        if running.rank() == best:
+            parts = (self.optimizers, schedulers)
+            dicts = ([o.state_dict() for o in part] for part in parts)
+            mine = pack([[p.grad for p in self.parameters], *dicts])
+        gradients, states, schedules = unpack(broadcast_object(mine, best))
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = None if gradient is None else gradient.to(parameter.device)
         for optimizer, state in zip(self.optimizers, states, strict=True):

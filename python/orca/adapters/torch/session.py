@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -101,6 +102,8 @@ class Session:
         self.operator: Any = self._make_operator()
         self.epoch = 0
         self.global_step = 0
+        self.last_loss = math.nan  # of training
+        self.last_score = math.nan  # the first metric of the last validation
         if state is not None:
             self._load(state)
         self._check_alike()
@@ -213,10 +216,16 @@ class Session:
             schedulers=self.schedulers,
         )
 
-    def set_rates(self, loss: float) -> None:
+    def set_rates(self) -> None:
         """Learning rates of Orca's own optimizers for the next step."""
         for rates in self.rates:
-            rates.apply(self.optimizers[0], self.global_step, self.epoch + 1, loss)
+            rates.apply(
+                self.optimizers[0],
+                self.global_step,
+                self.epoch + 1,
+                self.last_loss,
+                self.last_score,
+            )
 
     def connect(self) -> None:
         """Prepares for another call, which may have other connections."""
@@ -275,6 +284,7 @@ class Session:
             "models": models,
             "optimizers": optimizers,
             "schedulers": [s.state_dict() for s in (*self.schedulers, *self.rates)],
+            **({"last": [self.last_loss, self.last_score]} if self.rates else {}),
             **({} if self.operator is None else {"operator": self.operator.state_dict()}),
         }
 
@@ -296,6 +306,7 @@ class Session:
             self.operator.load_state_dict(state["operator"])
         self.epoch = int(state.get("epoch", 0))
         self.global_step = int(state.get("global_step", 0))
+        self.last_loss, self.last_score = state.get("last", (math.nan, math.nan))
 
     def _trained(self) -> dict[str, nn.Parameter]:
         """What the optimizers update, by name."""

@@ -15,7 +15,7 @@ import torch
 
 from orca import running
 from orca.adapters.torch.feeds import Feed, split_batch
-from orca.adapters.torch.records import Checkpoints, Summary
+from orca.adapters.torch.records import Checkpoints, Summary, is_number
 from orca.adapters.torch.replicas import DrivenReplicas
 from orca.adapters.torch.runner import Runner
 from orca.adapters.torch.session import Session
@@ -25,7 +25,7 @@ from orca.adapters.torch.training_operator import TrainingOperator
 from orca.adapters.torch.trees import map_leaves
 from orca.errors import AbortedError, InvalidArgumentError, OrcaError
 from orca.learn.trigger import Trigger
-from orca.objects import broadcast_object
+from orca.objects import allgather_object, broadcast_object
 
 _log = logging.getLogger("orca")
 
@@ -155,7 +155,6 @@ class Trainer:
         self._session, self._options, self._runner = session, options, runner
         self._policy = Policy(options, session, runner.suspects)
         self._begin_step = session.global_step
-        self._loss = math.nan
         self._is_first = True
         self._summary = Summary(options.summary, options.tags)
         self._checkpoints = (
@@ -163,6 +162,15 @@ class Trainer:
             if options.model_dir is not None and options.trigger is not None
             else None
         )
+
+    @property
+    def _loss(self) -> float:
+        """The last one; it outlives this ``fit``."""
+        return self._session.last_loss
+
+    @_loss.setter
+    def _loss(self, loss: float) -> None:
+        self._session.last_loss = loss
 
     def is_over(self) -> bool:
         """Whether all steps that were asked for are done."""
@@ -172,6 +180,9 @@ class Trainer:
     def epoch_ended(self, scores: dict[str, Any]) -> None:
         """After an epoch and its validation."""
         self._summary.validation(self._session, scores)
+        first: Any = next((value for name, value in scores.items() if name != "num_samples"), None)
+        if is_number(first):
+            self._session.last_score = float(first)
         if self._checkpoints is not None:
             self._checkpoints.after_step(self._session, self._loss, epoch_ended=True)
 
@@ -223,7 +234,7 @@ class Trainer:
                 self._announce(session.choose_sync(written=written), feed)
             assert session.sync is not None
             if session.rates:
-                session.set_rates(self._loss)
+                session.set_rates()
             self._policy.evaluate_again = self._again(batch, rows)
             self._policy.went_on = False
             total = session.sync.step(
@@ -239,7 +250,7 @@ class Trainer:
             if self._policy.went_on:
                 losses.add(total)
                 self._loss = total[1]
-            self._after_step(total)
+            self._after_step(total, is_last=index + 1 == feed.steps)
             progress.step(index, total)
             if runner:
                 logs = {"train_loss": total[1], "num_samples": max(rows, 0)}
@@ -331,14 +342,14 @@ class Trainer:
         for parameter in self._runner.model.parameters():
             parameter.grad = None
 
-    def _after_step(self, total: Any) -> None:
+    def _after_step(self, total: Any, *, is_last: bool) -> None:
         session = self._session
         if session.spec.step_freq == "batch" and self._policy.went_on:
             for scheduler in session.schedulers:
                 scheduler.step()
         self._summary.step(session, total[1], total[2])
         if self._checkpoints is not None:
-            self._checkpoints.after_step(session, total[1], epoch_ended=False)
+            self._checkpoints.after_step(session, total[1], epoch_ended=False, is_last=is_last)
         if running.rank() == 0:
             running.report(session.global_step, loss=total[1])
 
@@ -443,12 +454,13 @@ class DrivenTrainer(Trainer):
         with suspects:
             if session.operator is not None:
                 info = {"scheduler_step": session.spec.step_freq, **(self._options.info or {})}
-                batches = self._counted(iter(steps))
+                batches = self._counted(steps, feed)
                 found = dict(session.operator.train_epoch(batches, info))
             else:
-                found = self._callback_epoch(iter(steps))
+                found = self._callback_epoch(steps, feed)
         steps.finish()
         missed = session.sync.settle(steps.count, (*session.schedulers, *session.rates))
+        self._agree(found.get("train_loss"))
         if session.operator_counts():
             session.operator.global_step += missed
         session.average_buffers(steps.rows)
@@ -498,28 +510,51 @@ class DrivenTrainer(Trainer):
         """The others make a step, and this worker has no batch left."""
         self._session.global_step += 1
 
-    def _step_ended(self) -> None:
+    def step_ended(self, *, is_last: bool) -> None:
+        """This worker has made a step; ``is_last``: the epoch has no other."""
+        if self._session.operator is not None:
+            self._loss = self._session.operator.last_loss
         self._session.global_step += 1
         if self._checkpoints is not None:
-            self._checkpoints.after_step(self._session, self._loss, epoch_ended=False)
+            self._checkpoints.after_step(
+                self._session, self._loss, epoch_ended=False, is_last=is_last
+            )
 
-    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
+    def _counted(self, steps: _Steps, feed: Feed) -> Iterator[Any]:
+        for batch in steps:
+            if self._session.rates:
+                self._session.set_rates()
+            steps.is_open = True
             yield batch
-            self._loss = self._session.operator.last_loss
-            self._step_ended()
+            steps.is_open = False  # Not reached when the loop breaks off.
+            self.step_ended(is_last=steps.count == feed.steps)
 
-    def _callback_epoch(self, batches: Iterator[Any]) -> dict[str, Any]:
+    def _agree(self, mean: Any) -> None:
+        """What schedules look at, and the number of steps, are the same on all workers.
+
+        Args:
+            mean: The epoch's loss, if the user's loop tells that; where nobody knows the last step's.
+        """
+        session = self._session
+        if math.isnan(self._loss) and is_number(mean):
+            self._loss = float(mean)
+        everybody = allgather_object((session.global_step, self._loss))
+        session.global_step = min(step for step, _ in everybody)
+        known = [loss for _, loss in everybody if math.isfinite(loss)]
+        if session.rates and known:
+            self._loss = sum(known) / len(known)
+
+    def _callback_epoch(self, steps: _Steps, feed: Feed) -> dict[str, Any]:
         runner, session = self._runner, self._session
         for model in session.models:
             model.train()
         rows, total = 0, 0.0
-        for index, batch in enumerate(batches):
+        for index, batch in enumerate(steps):
             assert isinstance(session.sync, DrivenReplicas)
             runner.batch, runner.rows, runner.batch_idx = batch, session.sync.rows, index
             runner.call("before_train_iter", "on_batch_begin", index)
             if session.rates:
-                session.set_rates(self._loss)
+                session.set_rates()
             runner.main.on_train_forward(runner)
             runner.main.on_iter_backward(runner)
             self._loss = float(runner.loss.detach())
@@ -527,7 +562,7 @@ class DrivenTrainer(Trainer):
             if session.spec.step_freq == "batch":
                 for scheduler in session.schedulers:
                     scheduler.step()
-            self._step_ended()
+            self.step_ended(is_last=steps.count == feed.steps)
             logs = {"train_loss": self._loss, "num_samples": runner.rows}
             runner.call("after_train_iter", "on_batch_end", index, logs)
         if session.spec.step_freq == "epoch":
@@ -544,6 +579,7 @@ class _Steps:
         self._is_done = False
         self._last = 0  # rows of the last step
         self.count = self.rows = 0
+        self.is_open = False  # whether the last step has not been counted
 
     def __iter__(self) -> Iterator[Any]:
         for _, batch, rows in self._stream:
@@ -556,8 +592,14 @@ class _Steps:
 
     def finish(self) -> None:
         """Goes on with the others until all are done."""
+        if self.is_open and not self._sync.own_passes:  # Broken off before its step.
+            self.count, self.rows, self._last = self.count - 1, self.rows - self._last, 0
         while not self._is_done:
-            if self._meet(False):
+            goes_on = self._meet(False)
+            if self.is_open and self._sync.had_passes:
+                self._trainer.step_ended(is_last=not goes_on)
+            self.is_open = False
+            if goes_on:
                 self._trainer.watch_step()
 
     def _meet(self, has_batch: bool, stop: bool = False) -> bool:

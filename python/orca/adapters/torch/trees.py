@@ -48,6 +48,29 @@ class _Packed:
         return torch.from_numpy(self.array).view(getattr(torch, self.dtype)).reshape(self.shape)
 
 
+class _PackedSparse:
+    """A sparse tensor as the arrays of its indices and values."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        tensor = tensor.detach()
+        self.is_coalesced = tensor.is_coalesced()
+        self.indices, self.values = _Packed(tensor._indices()), _Packed(tensor._values())
+        self.shape = tuple(tensor.shape)
+
+    def tensor(self) -> torch.Tensor:
+        return torch.sparse_coo_tensor(
+            self.indices.tensor(),
+            self.values.tensor(),
+            self.shape,
+            is_coalesced=self.is_coalesced,
+            check_invariants=False,
+        )
+
+
+def _packed(tensor: torch.Tensor) -> _Packed | _PackedSparse:
+    return _PackedSparse(tensor) if tensor.layout is torch.sparse_coo else _Packed(tensor)
+
+
 def map_leaves(tree: Any, change: Callable[[Any], Any]) -> Any:
     """The same dicts, lists and tuples with other leaves."""
     if isinstance(tree, dict):
@@ -71,14 +94,14 @@ def leaves(tree: Any) -> Iterator[Any]:
 
 def pack(tree: Any) -> Any:
     """A tree that can be sent: tensors as arrays."""
-    return map_leaves(tree, lambda leaf: _Packed(leaf) if isinstance(leaf, torch.Tensor) else leaf)
+    return map_leaves(tree, lambda leaf: _packed(leaf) if isinstance(leaf, torch.Tensor) else leaf)
 
 
 def unpack(tree: Any) -> Any:
     """A tree of tensors that belong to the caller, in the CPU's memory."""
 
     def own(leaf: Any) -> Any:
-        if isinstance(leaf, BlockTensor | _Packed):
+        if isinstance(leaf, BlockTensor | _Packed | _PackedSparse):
             return leaf.tensor().clone()
         if isinstance(leaf, torch.Tensor):
             return leaf.detach().to("cpu", copy=True)
