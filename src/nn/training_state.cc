@@ -159,14 +159,17 @@ TrainingState ReadState(const Bundle& bundle) {
     if (!optimizers->at("list").empty())
       state.optimizer = ReadOptimizer(optimizers->at("list")[0], reader);
   }
+  if (const Json* const last = reader.Find(bundle.head, "last")) {
+    const Json& pair = last->contains("list") ? last->at("list") : last->at("tuple");
+    state.loss = ReadNumber(pair.at(0));
+    state.score = ReadNumber(pair.at(1));
+  }
   const Json* const schedulers = reader.Find(bundle.head, "schedulers");
   if (schedulers == nullptr || schedulers->at("list").empty()) return state;
   const Json& scheduler = schedulers->at("list")[0];
   const Json* const schedule = reader.Find(scheduler, "schedule");
   if (schedule == nullptr) return state;  // One of torch's, which no schedule of ours can follow.
   for (const Json& number : schedule->at("list")) state.schedule.push_back(ReadNumber(number));
-  if (const Json* const loss = reader.Find(scheduler, "loss")) state.loss = ReadNumber(*loss);
-  if (const Json* const score = reader.Find(scheduler, "score")) state.score = ReadNumber(*score);
   return state;
 }
 
@@ -213,17 +216,18 @@ Bundle TrainingState::ToBundle() const {
   if (!schedule.empty()) {
     Json::array_t numbers;
     for (const double number : schedule) numbers.push_back(Number(number));
-    const Json::array_t parts{Pair("schedule", {{"list", numbers}}), Pair("loss", Number(loss)),
-                              Pair("score", Number(score))};
+    const Json::array_t parts{Pair("schedule", {{"list", numbers}})};
     schedulers.push_back({{"dict", parts}});
   }
   Json::array_t models{writer.Tensors(model)};
   Json::array_t optimizers;
   if (!optimizer.groups.empty()) optimizers.push_back(OptimizerTree(optimizer, writer));
-  const Json::array_t parts{Pair("epoch", Value(epoch)), Pair("global_step", Value(step)),
-                            Pair("models", {{"list", models}}),
-                            Pair("optimizers", {{"list", optimizers}}),
-                            Pair("schedulers", {{"list", schedulers}})};
+  Json::array_t parts{Pair("epoch", Value(epoch)), Pair("global_step", Value(step)),
+                      Pair("models", {{"list", models}}),
+                      Pair("optimizers", {{"list", optimizers}}),
+                      Pair("schedulers", {{"list", schedulers}})};
+  if (!schedule.empty())
+    parts.push_back(Pair("last", {{"list", Json::array({Number(loss), Number(score)})}}));
   bundle.head = {{"dict", parts}};
   return bundle;
 }
