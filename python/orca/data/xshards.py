@@ -27,6 +27,7 @@ import numpy as np
 from orca import pickles, running
 from orca.context import active_context
 from orca.data.arrays import Shard
+from orca.data.frames import FrameOperations
 from orca.errors import FailedPreconditionError, InvalidArgumentError
 from orca.generations import BIGDL, ORCA, ZOO, Errors, Generation
 
@@ -142,7 +143,11 @@ class XShards:
             return _bound(generation)._of([[Cell(shard)] for shard in made])
 
     @classmethod
-    def load_pickle(cls, path: str, minPartitions: int | None = None) -> SparkXShards:
+    def load_pickle(
+        cls,
+        path: str,
+        minPartitions: int | None = None,  # noqa: N803
+    ) -> SparkXShards:
         """What ``save_pickle`` wrote, with at least so many partitions."""
         with cls._generation.errors():
             made = _bound(cls._generation)._of(_load(Path(_local(path))))
@@ -150,7 +155,7 @@ class XShards:
             return made if made.num_partitions() >= wanted else made._spread(wanted)
 
 
-class SparkXShards(XShards):
+class SparkXShards(FrameOperations, XShards):
     """An XShards whose partitions are in memory that all workers share.
 
     Args:
@@ -194,6 +199,14 @@ class SparkXShards(XShards):
         if not (lazy or self._is_lazy):
             made._partitions()
         return made
+
+    def _ask(self, step: Callable[[list[Any]], Any]) -> list[Any]:
+        """What ``step`` says of each partition's shards."""
+        return _gather(self._partitions(), step)
+
+    def _pieces(self, cut: Callable[[list[Any]], list[Any]]) -> list[Partition]:
+        """What ``cut`` makes of each partition's shards, in memory."""
+        return _map(self._partitions(), cut)
 
     # --- what is in it
 
@@ -375,7 +388,11 @@ class SparkXShards(XShards):
         bounds = np.linspace(0, len(cells), num_partitions + 1).astype(int)
         return self._alike([cells[a:b] for a, b in itertools.pairwise(bounds)])
 
-    def save_pickle(self, path: str, batchSize: int = 10) -> SparkXShards:
+    def save_pickle(
+        self,
+        path: str,
+        batchSize: int = 10,  # noqa: N803
+    ) -> SparkXShards:
         """Writes all shards into a new folder, one file a partition."""
         with self._generation.errors():
             folder = Path(_local(path))
@@ -586,11 +603,15 @@ def _to_arrays(value: Any, features: Any, labels: Any, has_target: bool) -> dict
     """What an Estimator takes of a shard; None of one without rows."""
     if hasattr(value, "iloc"):
         if features is None:
-            raise InvalidArgumentError("feature_cols must be provided if data is an XShards of frames")
+            raise InvalidArgumentError(
+                "feature_cols must be provided if data is an XShards of frames"
+            )
         made = {"x": _columns(value, features)}
         if has_target:
             if labels is None:
-                raise InvalidArgumentError("label_cols must be provided if data is an XShards of frames")
+                raise InvalidArgumentError(
+                    "label_cols must be provided if data is an XShards of frames"
+                )
             made["y"] = _columns(value, labels)
         return made if len(value) else None
     if not isinstance(value, dict):
@@ -624,7 +645,9 @@ def _check_types(name: str, value: Any) -> None:
 
 def _remedy(dtype: np.dtype[Any]) -> str:
     if dtype.kind not in "iufb":
-        return f"Estimators take numbers: encode it, or leave it out (there is {', '.join(_DTYPES)})"
+        return (
+            f"Estimators take numbers: encode it, or leave it out (there is {', '.join(_DTYPES)})"
+        )
     kind = {"u": "int64", "i": "int64", "b": "bool"}.get(dtype.kind, "float64")
     return f"give .astype({kind!r}) of it (there is {', '.join(_DTYPES)})"
 
