@@ -406,7 +406,7 @@ def test_a_submodule_of_a_root_is_not_the_top_package() -> None:
         "bigdl.orca.learn.tf2",
         "bigdl.orca.learn.tf",
         "bigdl.orca.learn.mxnet",
-        "bigdl.orca.data.pandas",
+        "bigdl.orca.data.tf",
         "bigdl.orca.automl",
         "bigdl.orca.ray",
         "bigdl.orca.torch",

@@ -31,7 +31,7 @@ from orca.data.frames import FrameOperations
 from orca.errors import FailedPreconditionError, InvalidArgumentError
 from orca.generations import BIGDL, ORCA, ZOO, Errors, Generation
 
-__all__ = ["SharedValue", "SparkXShards", "XShards", "bind_root"]
+__all__ = ["SharedValue", "SparkXShards", "XShards", "bind_root", "on_workers"]
 
 _DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64")
 
@@ -446,15 +446,16 @@ def _context() -> Any:
 
 def _map(partitions: list[Partition], step: Callable[[list[Any]], list[Any]]) -> list[Partition]:
     """What ``step`` makes of the values of each partition, computed by the workers."""
-    return _on_workers(partitions, step, keep=True)
+    return on_workers(partitions, step, keep=True)
 
 
 def _gather(partitions: list[Partition], step: Callable[[list[Any]], Any]) -> list[Any]:
     """What ``step`` says of the values of each partition."""
-    return _on_workers(partitions, step, keep=False)
+    return on_workers(partitions, step, keep=False)
 
 
-def _on_workers(partitions: list[Partition], step: Any, *, keep: bool) -> list[Any]:
+def on_workers(partitions: list[list[Any]], step: Any, *, keep: bool) -> list[Any]:
+    """What ``step`` makes of each partition's values, as shards in memory if they are to be kept."""
     if not partitions:
         return []
     if running.is_inside():  # A worker has no workers.
@@ -467,13 +468,13 @@ def _on_workers(partitions: list[Partition], step: Any, *, keep: bool) -> list[A
     return found
 
 
-def _work_on_mine(partitions: list[Partition], step: Any, keep: bool) -> list[tuple[int, Any]]:
+def _work_on_mine(partitions: list[list[Any]], step: Any, keep: bool) -> list[tuple[int, Any]]:
     mine = range(running.rank(), len(partitions), running.world_size())
     return [(index, _work(partitions[index], step, keep)) for index in mine]
 
 
-def _work(partition: Partition, step: Any, keep: bool) -> Any:
-    found = step([cell.value() for cell in partition])
+def _work(partition: list[Any], step: Any, keep: bool) -> Any:
+    found = step([cell.value() if isinstance(cell, Cell) else cell for cell in partition])
     return [Cell(value) for value in found] if keep else found
 
 

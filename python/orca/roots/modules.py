@@ -53,7 +53,6 @@ _NOT_YET_IN_ORCA = (
     "orca.data.elastic_search",
     "orca.data.file",
     "orca.data.image",
-    "orca.data.pandas",
     "orca.data.ray_xshards",
     "orca.data.shard",
     "orca.data.tf",
