@@ -35,6 +35,7 @@ _LEARN = {
 _ALIASES = {
     "bigdl": {
         **_LEARN,
+        "orca.data.transformer": "orca.data.transformer",
         "dllib.optim.optimizer": "orca.roots.optimizer",
         "dllib.utils.log4Error": "orca.roots.log4error",
         "dllib.utils.triggers": "orca.learn.trigger",
@@ -56,7 +57,6 @@ _NOT_YET_IN_ORCA = (
     "orca.data.ray_xshards",
     "orca.data.shard",
     "orca.data.tf",
-    "orca.data.transformer",
     "orca.data.utils",
     "orca.inference",
     "orca.learn.bigdl",
