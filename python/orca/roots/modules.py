@@ -35,6 +35,7 @@ _LEARN = {
 _ALIASES = {
     "bigdl": {
         **_LEARN,
+        "orca.data.file": "orca.data.file",
         "orca.data.transformer": "orca.data.transformer",
         "dllib.optim.optimizer": "orca.roots.optimizer",
         "dllib.utils.log4Error": "orca.roots.log4error",
@@ -43,6 +44,7 @@ _ALIASES = {
     },
     "zoo": {
         **_LEARN,
+        "orca.data.file": "orca.data.file",
         "util.log4Error": "orca.roots.log4error",
         "util.triggers": "orca.learn.trigger",
     },
@@ -52,7 +54,6 @@ _ALIASES = {
 _NOT_YET_IN_ORCA = (
     "orca.automl",
     "orca.data.elastic_search",
-    "orca.data.file",
     "orca.data.image",
     "orca.data.ray_xshards",
     "orca.data.shard",
