@@ -203,6 +203,39 @@ print(json.dumps({name: statistics.median(t[1:]) for name, t in times.items()}))
 orca.stop_orca_context()
 """
 )
+# Two processes, each with its half of the rows in memory, and nothing between them.
+INFER_ALONE = (
+    COMMON
+    + """
+import torch.distributed as dist
+rounds = int(sys.argv[1])
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+x, y = data(); rank = dist.get_rank(); half = ROWS // 2
+os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
+mine = slice(rank * half, (rank + 1) * half)
+tx, ty = torch.from_numpy(x[mine].copy()), torch.from_numpy(y[mine].copy())
+torch.manual_seed(1); plain = Net().eval()
+def score():
+    loss, right = 0.0, 0
+    with torch.no_grad():
+        for begin in range(0, half, 64):
+            out = plain(tx[begin : begin + 64]); target = ty[begin : begin + 64]
+            loss += F.cross_entropy(out, target, reduction="sum").item(); right += int((out.argmax(1) == target).sum())
+    return loss
+def outputs():
+    with torch.no_grad():
+        return torch.cat([plain(tx[begin : begin + 64]) for begin in range(0, half, 64)]).numpy()
+found = {}
+for name, function in (("evaluate", score), ("predict", outputs)):
+    times = []
+    for _ in range(rounds + 1):
+        dist.barrier(); begin = time.perf_counter(); function(); dist.barrier(); times.append(time.perf_counter() - begin)
+    found[name] = statistics.median(times[1:])
+if rank == 0: print(json.dumps(found))
+dist.destroy_process_group()
+"""
+)
 START = (
     COMMON
     + """
@@ -466,7 +499,9 @@ def bench_single(rounds: int) -> None:
 
 def bench_infer(rounds: int) -> None:
     found = answer(INFER, [str(max(rounds, 5))])
+    alone = answer(INFER_ALONE, [str(max(rounds, 5))], 2)
     for name in ("evaluate", "predict"):
+        report(f"{name}/limit", [found[name]], [alone[name]])
         for threads in (1, 2):
             report(f"{name}/{threads}", [found[name]], [found[f"{name}-{threads}"]])
 
