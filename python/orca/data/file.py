@@ -49,37 +49,37 @@ def load_numpy(path: str) -> Any:
 
 def exists(path: str) -> bool:
     """Whether there is a file or a folder."""
-    filesystem, inside = _where(path)
+    filesystem, inside = where(path)
     return bool(filesystem.get_file_info(inside).type != _fs().FileType.NotFound)
 
 
 def is_file(path: str) -> bool:
     """Whether it is a file."""
-    filesystem, inside = _where(path)
+    filesystem, inside = where(path)
     return bool(filesystem.get_file_info(inside).is_file)
 
 
 def listdir(path: str) -> list[str]:
     """The names in a folder."""
-    filesystem, inside = _where(path)
+    filesystem, inside = where(path)
     return sorted(info.base_name for info in filesystem.get_file_info(_fs().FileSelector(inside)))
 
 
 def makedirs(path: str) -> None:
     """Makes a folder, and those above it."""
-    filesystem, inside = _where(path)
+    filesystem, inside = where(path)
     filesystem.create_dir(inside, recursive=True)
 
 
 def rmdir(path: str) -> None:
     """Removes a folder with all that is in it."""
-    filesystem, inside = _where(path)
+    filesystem, inside = where(path)
     filesystem.delete_dir(inside)
 
 
 def write_text(path: str, text: str) -> int:
     """Writes a file; returns the number of characters."""
-    filesystem, inside = _where(path)
+    filesystem, inside = where(path)
     with filesystem.open_output_stream(inside) as stream:
         stream.write(text.encode())
     return len(text)
@@ -201,7 +201,8 @@ def _is_local(path: str) -> bool:
     return "://" not in path or path.startswith("file://")
 
 
-def _where(path: str) -> tuple[Any, str]:
+def where(path: str) -> tuple[Any, str]:
+    """The file system of pyarrow that a path belongs to, and the path inside of it."""
     if _is_local(path):
         local = Path(path.removeprefix("file://")).absolute()
         return _fs().LocalFileSystem(), str(local)
@@ -210,14 +211,14 @@ def _where(path: str) -> tuple[Any, str]:
 
 
 def _read(path: str) -> bytes:
-    filesystem, inside = _where(path)
+    filesystem, inside = where(path)
     with filesystem.open_input_stream(inside, compression=None) as stream:
         data: bytes = stream.read()
     return data
 
 
 def _copy(source: str, target: str) -> None:
-    (from_system, from_path), (to_system, to_path) = _where(source), _where(target)
+    (from_system, from_path), (to_system, to_path) = where(source), where(target)
     with (
         from_system.open_input_stream(from_path, compression=None) as stream,
         to_system.open_output_stream(to_path, compression=None) as output,

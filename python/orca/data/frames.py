@@ -122,7 +122,7 @@ class FrameOperations:
             if not isinstance(cols, str | list):
                 raise InvalidArgumentError("cols should be str or list")
             self._check_columns(_listed(cols), "cols")
-            return self._mapped(_each(_take_columns, _listed(cols)))
+            return self._mapped(Each(_take_columns, _listed(cols)))
 
     def sample(
         self: Any, frac: float, replace: bool = False, weights: Any = None, random_state: Any = None
@@ -130,14 +130,14 @@ class FrameOperations:
         """A part of the rows of every frame."""
         with self._generation.errors():
             self._check_frames("sample()")
-            return self._mapped(_each(_sampled, frac, replace, weights, random_state))
+            return self._mapped(Each(_sampled, frac, replace, weights, random_state))
 
     def drop_missing_value(self: Any) -> SparkXShards:
         """Without the columns that have missing values anywhere."""
         with self._generation.errors():
             missing = self.get_null_sum()
             bad = list(missing[missing["total"] > 0]["col"])
-            return self._mapped(_each(_drop_columns, bad))
+            return self._mapped(Each(_drop_columns, bad))
 
     def assembleFeatureLabelCols(  # noqa: N802
         self: Any,
@@ -151,7 +151,7 @@ class FrameOperations:
                 if not isinstance(given, list):
                     raise InvalidArgumentError(f"{name} should be a list of column names")
                 self._check_columns(given, name)
-            return self._mapped(_each(_assembled, featureCols, labelCols))
+            return self._mapped(Each(_assembled, featureCols, labelCols))
 
     def stack_feature_labels(self: Any) -> SparkXShards:
         """Pairs of a feature and a label, stacked to one ``{"x", "y"}`` of float32 a partition."""
@@ -271,16 +271,15 @@ def _listed(names: Any) -> list[Any]:
     return [names] if isinstance(names, str) else list(names or ())
 
 
-class _Each:
-    def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+class Each:
+    """A function of each shard."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
         self._function, self._arguments = function, arguments
 
     def __call__(self, values: list[Any]) -> list[Any]:
+        """What it makes of a partition's shards."""
         return [self._function(value, *self._arguments) for value in values]
-
-
-def _each(function: Callable[..., Any], *arguments: Any) -> _Each:
-    return _Each(function, arguments)
 
 
 def _whole(frames: list[Any]) -> Any:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from orca.context import current_context
+from orca.data.file import where
 from orca.data.xshards import Cell, SparkXShards, bind_root, on_workers
 from orca.errors import InvalidArgumentError, UnavailableError
 from orca.generations import ORCA, Generation
@@ -102,7 +103,7 @@ class Piece:
         """The file."""
         if "://" not in self.path:
             return Path(self.path).open("rb")
-        filesystem, path = _arrow("fs").FileSystem.from_uri(self.path)
+        filesystem, path = where(self.path)
         return filesystem.open_input_file(path)
 
     def lines(self) -> bytes:
@@ -141,7 +142,7 @@ def _expanded(path: str) -> list[tuple[str, int]]:
     path = path.removeprefix("file://")
     if "://" in path:
         fs = _arrow("fs")
-        filesystem, inside = fs.FileSystem.from_uri(path)
+        filesystem, inside = where(path)
         root = path[: len(path) - len(inside)] if path.endswith(inside) else ""
         info = filesystem.get_file_info(inside)
         if info.type == fs.FileType.File:

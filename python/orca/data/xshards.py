@@ -27,7 +27,7 @@ import numpy as np
 from orca import pickles, running
 from orca.context import active_context
 from orca.data.arrays import Shard
-from orca.data.frames import FrameOperations
+from orca.data.frames import Each, FrameOperations
 from orca.errors import FailedPreconditionError, InvalidArgumentError
 from orca.generations import BIGDL, ORCA, ZOO, Errors, Generation
 
@@ -311,7 +311,7 @@ class SparkXShards(FrameOperations, XShards):
     def transform_shard(self, func: Callable[..., Any], *args: Any) -> SparkXShards:
         """An XShards of ``func(shard, *args)``, computed by the workers in parallel."""
         with self._generation.errors():
-            made: SparkXShards = self._mapped(_Each(func, args))
+            made: SparkXShards = self._mapped(Each(func, *args))
             return made
 
     def _for_each(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
@@ -347,11 +347,11 @@ class SparkXShards(FrameOperations, XShards):
             width = next(iter(counts), 0)
             if width == 0:
                 return [self]
-            return [self._mapped(_Each(_at, (i,))) for i in range(width)]
+            return [self._mapped(Each(_at, i)) for i in range(width)]
 
     def __getitem__(self, key: Any) -> SparkXShards:
         with self._generation.errors():
-            made: SparkXShards = self._mapped(_Each(_select, (key,)), lazy=True)
+            made: SparkXShards = self._mapped(Each(_select, key), lazy=True)
             return made
 
     def repartition(self, num_partitions: int) -> SparkXShards:
@@ -476,16 +476,6 @@ def _work_on_mine(partitions: list[list[Any]], step: Any, keep: bool) -> list[tu
 def _work(partition: list[Any], step: Any, keep: bool) -> Any:
     found = step([cell.value() if isinstance(cell, Cell) else cell for cell in partition])
     return [Cell(value) for value in found] if keep else found
-
-
-class _Each:
-    """A function of each shard."""
-
-    def __init__(self, function: Callable[..., Any], arguments: Sequence[Any]) -> None:
-        self._function, self._arguments = function, arguments
-
-    def __call__(self, values: list[Any]) -> list[Any]:
-        return [self._function(value, *self._arguments) for value in values]
 
 
 class _Tried:
