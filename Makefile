@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build demo demo-cpp test check lint format bench asan tsan fuzz docs install clean
+.PHONY: help setup build demo demo-cpp test check lint format bench asan tsan fuzz spark35 docs install clean
 
 export ORCA_START := $(or $(ORCA_START),$(shell date +%s))
 unexport PYTHONDONTWRITEBYTECODE PYTHONHOME PYTHONPATH
@@ -47,6 +47,9 @@ tsan: setup ## C++ tests with the thread sanitizer
 fuzz: setup ## fuzz each parser for FUZZ_SECONDS (60), starting from the corpus
 	@tools/build.sh fuzz
 	@$(PYTHON) tools/fuzz.py
+
+spark35: build ## the tests of DataFrames with pyspark 3.5
+	@tools/spark35.sh
 
 bench: build ## benchmarks against their peers (BENCH="--only ddp" for some)
 	@$(PYTHON) bench/run.py $(BENCH)

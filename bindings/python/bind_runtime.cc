@@ -3,6 +3,7 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -157,6 +158,7 @@ void BindContext(nb::module_& m) {
       .def_prop_ro("cores", &Context::cores)
       .def_prop_ro("memory", &Context::memory)
       .def_prop_ro("plan", &Context::plan)
+      .def_prop_ro("stopped", &Context::stopped)
       .def_prop_ro("shards", &Context::shards)
       .def(
           "prepare",
@@ -199,7 +201,73 @@ void BindContext(nb::module_& m) {
                                   event->stream, Text(event->logger), Text(event->text));
           },
           "timeout"_a)
+      .def("open_door",
+           [](Context& self) {
+             const nb::gil_scoped_release released;
+             const runtime::Door door = self.OpenDoor();
+             return std::pair(door.name, door.secret_file);
+           })
+      .def("new_basket", &Context::NewBasket, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "empty_basket",
+          [](Context& self, std::uint64_t basket, const std::vector<std::uint64_t>& shards) {
+            Holds holds;
+            const nb::gil_scoped_release released;
+            for (const auto& hold : self.EmptyBasket(basket, shards))
+              holds.push_back(std::const_pointer_cast<data::ShardHold>(hold));
+            return holds;
+          },
+          "basket"_a, "shards"_a)
+      .def(
+          "next_question",
+          [](Context& self, double timeout) { return self.NextQuestion(Milliseconds(timeout)); },
+          "timeout"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "answer",
+          [](Context& self, const runtime::Question& question, const nb::sequence& parts,
+             const Holds& shards) {
+            self.Answer(question,
+                        {.parcel = Pack(parts), .shards = {shards.begin(), shards.end()}});
+          },
+          "question"_a, "parts"_a, "shards"_a)
       .def("stop", &Context::Stop, nb::call_guard<nb::gil_scoped_release>());
+}
+
+void BindGuest(nb::module_& m) {
+  nb::class_<runtime::Question>(m, "Question").def("take_parts", [](runtime::Question& self) {
+    return Unpack(std::exchange(self.parcel, {}));
+  });
+  nb::class_<runtime::Guest>(m, "Guest")
+      .def_static(
+          "join",
+          [](const std::string& name, const std::string& secret_file, double timeout) {
+            const nb::gil_scoped_release released;
+            return runtime::Guest::Join({.name = name, .secret_file = secret_file},
+                                        Milliseconds(timeout));
+          },
+          "name"_a, "secret_file"_a, "timeout"_a)
+      .def_prop_ro("shards", &runtime::Guest::shards)
+      .def(
+          "leave",
+          [](runtime::Guest& self, std::uint64_t basket, const std::vector<std::uint64_t>& shards) {
+            self.Leave(basket, shards);
+          },
+          "basket"_a, "shards"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "ask",
+          [](runtime::Guest& self, const nb::sequence& parts) {
+            Parcel question = Pack(parts);
+            runtime::Reply reply;
+            {
+              const nb::gil_scoped_release released;
+              reply = self.Ask(std::move(question));
+            }
+            Holds shards;
+            for (const auto& hold : reply.shards)
+              shards.push_back(std::const_pointer_cast<data::ShardHold>(hold));
+            return std::pair(Unpack(reply.parcel), shards);
+          },
+          "parts"_a);
 }
 
 void BindNursery(nb::module_& m) {
@@ -244,6 +312,12 @@ void BindWorker(nb::module_& m) {
              self.Done(Pack(parts), {shards.begin(), shards.end()});
            })
       .def_prop_ro("shards", &Worker::shards)
+      .def(
+          "leave",
+          [](Worker& self, std::uint64_t basket, const std::vector<std::uint64_t>& shards) {
+            self.Leave(basket, shards);
+          },
+          "basket"_a, "shards"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("failed",
            [](Worker& self, std::string type, std::string text, std::string traceback, bool echo,
               const nb::sequence& parts) {
@@ -275,6 +349,7 @@ void BindWorker(nb::module_& m) {
 
 void BindRuntime(nb::module_& m) {
   BindContext(m);
+  BindGuest(m);
   BindNursery(m);
   BindWorker(m);
 }

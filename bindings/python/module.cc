@@ -7,6 +7,7 @@
 #include "bind_learn.h"
 #include "bind_learn_metrics.h"
 #include "bind_learn_schedules.h"
+#include "bind_learn_update.h"
 #include "bind_runtime.h"
 #include "orca/core/error.h"
 
@@ -41,4 +42,5 @@ NB_MODULE(_core, m) {
   orca::bindings::BindLearn(m);
   orca::bindings::BindMetrics(m);
   orca::bindings::BindSchedules(m);
+  orca::bindings::BindUpdate(m);
 }

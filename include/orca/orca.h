@@ -4,6 +4,8 @@
 #include "orca/comm/communicator.h"
 #include "orca/data/array_store.h"
 #include "orca/data/arrow.h"
+#include "orca/data/csv.h"
+#include "orca/data/xshards.h"
 #include "orca/io/array_file.h"
 #include "orca/io/async_writer.h"
 #include "orca/io/checkpoint_store.h"
@@ -16,3 +18,4 @@
 #include "orca/learn/trigger.h"
 #include "orca/runtime/context.h"
 #include "orca/runtime/program.h"
+#include "orca/runtime/transform.h"

@@ -51,7 +51,8 @@ def init_orca_context(
         cluster_mode: ``"local"``: this machine. ``"join"``: machines whose agents join this
             program: ``orca agent --join HOST:PORT --secret-file F`` on each.
         cores: How many cores to use; ``"*"`` or None: all that this process may use.
-        memory: How much memory to use, in bytes or as ``"10g"``; None: what the cgroup allows.
+        memory: How much memory shards may take, in bytes or as ``"10g"``; None: half of what is free.
+            More of them go to files, in the folder ``ORCA_SPILL`` if that is set.
         num_nodes: For ``"join"``: how many agents to wait for.
         address: For ``"join"``: where to wait, ``"host:port"``.
         secret_file: For ``"join"``: a file of mode 0600 with 64 hex digits, the same on all
@@ -107,8 +108,12 @@ def stop_orca_context() -> None:
     global _current
     with _lock:
         last, _current = _current, None
-    if last is not None:
-        last.stop()
+    try:
+        if "orca.adapters.spark" in sys.modules:
+            sys.modules["orca.adapters.spark"].stop()
+    finally:
+        if last is not None:
+            last.stop()
 
 
 class OrcaContext:
@@ -123,6 +128,27 @@ class OrcaContext:
     def memory() -> int:
         """How many bytes of memory it uses at most."""
         return int(current_context().native.memory)
+
+    @classmethod
+    def get_spark_context(cls) -> Any:
+        """The SparkContext of this process; starts Spark on this machine when there is none."""
+        return _spark_context()
+
+    @classmethod
+    def get_sql_context(cls) -> Any:
+        """The SQLContext; starts Spark."""
+        context = _spark_context()
+        from orca.adapters.spark import session
+
+        return session.sql_context(context)
+
+    @classmethod
+    def get_spark_session(cls) -> Any:
+        """The SparkSession; starts Spark."""
+        context = _spark_context()
+        from orca.adapters.spark import session
+
+        return session.spark_session(context)
 
     def __enter__(self) -> OrcaContext:
         return self
@@ -160,8 +186,7 @@ class _Context:
         self._kinds: set[str] = set()
         self.native = native
         self._began = dict(os.environ)
-        self._seen: Any = None
-        self._setting = b""
+        self._setting: tuple[Any, bytes] = (None, b"")
         self._stopped = threading.Event()
         self._printer = threading.Thread(target=self._print_events, name="orca-events", daemon=True)
         self._printer.start()
@@ -189,10 +214,11 @@ class _Context:
         """What of the driver a worker needs beside the function, pickled."""
         # A Path takes ten times as long.
         now = (_environment(), list(sys.path), os.getcwd(), logging.getLogger().level)  # noqa: PTH109
-        if now != self._seen:
-            self._seen = now
-            self._setting = self._describe()
-        return self._setting
+        seen, setting = self._setting
+        if now != seen:
+            setting = self._describe()
+            self._setting = (now, setting)  # Both at once: several threads may ask.
+        return setting
 
     def _describe(self) -> bytes:
         now = dict(os.environ)
@@ -220,6 +246,17 @@ class _Context:
                 _show(*event)
             elif self._stopped.is_set():
                 return
+
+
+def _spark_context() -> Any:
+    from orca.adapters import spark
+
+    if spark.active() is None and _current is not None and not spark.is_planned():
+        spark.prepare(
+            spark.SparkPlan(f"local[{_current.native.cores}]"),
+            now=False,
+        )
+    return spark.start()
 
 
 def _environment() -> Any:

@@ -49,7 +49,11 @@ def _between(home: Any, shards: list[Any] | None) -> Iterator[None]:
 
 
 def dumps(
-    value: Any, names: Sequence[str] = ("the result",), home: Any = None
+    value: Any,
+    names: Sequence[str] = ("the result",),
+    home: Any = None,
+    *,
+    carries: bool = True,
 ) -> tuple[list[Any], list[Any]]:
     """A pickle and the buffers that lie beside it; and the shards that it names.
 
@@ -57,12 +61,13 @@ def dumps(
         value: Anything that cloudpickle packs.
         names: What messages call the value; more than one: its items.
         home: Where both sides find its shards.
+        carries: Whether shards stay where they are; else the pickle has copies of them, and outlives them.
 
     Raises:
         InvalidArgumentError: Something in ``value`` belongs to this process; names it.
     """
     try:
-        return _pack(value, home)
+        return _pack(value, home, carries)
     except OrcaError:
         raise
     except Exception as error:
@@ -79,12 +84,12 @@ def loads(parts: Sequence[Any], home: Any = None) -> Any:
         return pickle.loads(parts[0], buffers=parts[1:])
 
 
-def _pack(value: Any, home: Any = None) -> tuple[list[Any], list[Any]]:
+def _pack(value: Any, home: Any = None, carries: bool = True) -> tuple[list[Any], list[Any]]:
     import cloudpickle
 
     buffers: list[pickle.PickleBuffer] = []
     shards: list[Any] = []
-    with _between(home, shards):
+    with _between(home, shards if carries else None):
         pickled = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
     return [pickled, *(buffer.raw() for buffer in buffers)], shards
 

@@ -15,10 +15,11 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from orca import progress
+from orca import guests, progress
 from orca.context import active_context, current_context
 from orca.errors import InvalidArgumentError, WorkerFailedError
 from orca.pickles import dumps, loads
@@ -227,6 +228,7 @@ def _results(home: Any, call: Any) -> list[Any]:
 _task: Any = None
 _native: Any = None
 _group: Communicator | None = None
+_before_collectives: Callable[[], None] | None = None
 
 
 def enter(task: Any, native: Any) -> None:
@@ -242,11 +244,11 @@ def leave() -> None:
 
 
 def shard_home() -> Any:
-    """Where this process puts its shards: with the agent of its node, or None when it has none."""
+    """Where this process puts its shards: with the agent of its node (as a guest, too), or None."""
     if _native is not None:
         return _native.shards
     context = active_context()
-    return None if context is None else context.native.shards
+    return guests.home() if context is None else context.native.shards
 
 
 def is_inside() -> bool:
@@ -272,6 +274,21 @@ def local_rank() -> int:
 def local_world_size() -> int:
     """How many workers of this machine run the function."""
     return 1 if _task is None else int(_task.local_world)
+
+
+def node() -> int:
+    """The number of this worker's machine."""
+    return 0 if _task is None else int(_task.node)
+
+
+def attempt() -> int:
+    """How often the call has begun anew."""
+    return 0 if _task is None else int(_task.attempt)
+
+
+def keep(basket: int, shards: list[int]) -> None:
+    """Leaves shards in a basket of the driver's, in the place of what is in it: they outlive this worker."""
+    _native.leave(basket, shards)
 
 
 def report(step: int, **metrics: float) -> None:
@@ -301,6 +318,8 @@ def show_progress(fields: dict[str, Any]) -> None:
 def communicator() -> Communicator:
     """The group of all workers that run the function, with every collective; see ``orca.comm``."""
     global _group
+    if _before_collectives is not None:
+        _before_collectives()
     if _group is None:
         from orca.comm import Communicator
 
@@ -310,6 +329,17 @@ def communicator() -> Communicator:
             else Communicator(_native.communicator())
         )
     return _group
+
+
+@contextmanager
+def before_collectives(call: Callable[[], None]) -> Iterator[None]:
+    """Calls ``call`` before each collective that begins inside."""
+    global _before_collectives
+    _before_collectives = call
+    try:
+        yield
+    finally:
+        _before_collectives = None
 
 
 def barrier() -> None:

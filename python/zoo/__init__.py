@@ -3,13 +3,14 @@
 See docs/migrating.md for what differs.
 """
 
-from typing import NoReturn
+import importlib
+from typing import Any
 
 from orca.roots.modules import add_root
 
 add_root(__name__)
 
-_NOT_YET = {
+_OF_NNCONTEXT = (
     "ZooContext",
     "getOrCreateSparkContext",
     "init_nncontext",
@@ -19,10 +20,11 @@ _NOT_YET = {
     "init_spark_on_yarn",
     "init_spark_standalone",
     "stop_spark_standalone",
-}
+)
 
 
-def __getattr__(name: str) -> NoReturn:
-    if name in _NOT_YET:
-        raise ImportError(f"zoo.{name} is not in this release", name=f"zoo.{name}")
-    raise AttributeError(f"module 'zoo' has no attribute {name!r}")
+def __getattr__(name: str) -> Any:
+    """Imports pyspark only for the names that need it."""
+    if name not in _OF_NNCONTEXT:
+        raise AttributeError(f"module 'zoo' has no attribute {name!r}")
+    return getattr(importlib.import_module("zoo.common.nncontext"), name)

@@ -145,14 +145,18 @@ MemoryLeft AvailableMemory() {
       used = ReadNumber(folder + "/memory.usage_in_bytes");
     }
     if (!limit || !used) continue;
-    // Clean page cache can be dropped, so it does not count as used.
-    std::size_t reclaimable = 0;
+    // Page cache can be dropped, so it does not count as used; of what was read again lately, as
+    // programs are, and shards in files, half.
+    std::size_t inactive = 0;
+    std::size_t active = 0;
     std::ifstream stat(folder + "/memory.stat");
     std::size_t value = 0;
     while (stat >> key >> value) {
       if (key == "inactive_file" || key == "total_inactive_file")
-        reclaimable = std::max(reclaimable, value);
+        inactive = std::max(inactive, value);
+      if (key == "active_file" || key == "total_active_file") active = std::max(active, value);
     }
+    const std::size_t reclaimable = inactive + active / 2;
     const std::size_t kept = *used > reclaimable ? *used - reclaimable : 0;
     const std::size_t bytes = *limit > kept ? *limit - kept : 0;
     if (bytes < left.bytes) {

@@ -3,19 +3,27 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <thread>
 #include <vector>
 
 #include "orca/core/error.h"
 #include "orca/core/host.h"
 #include "orca/core/memory_file.h"
+
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 namespace orca {
 namespace {
@@ -29,6 +37,9 @@ constexpr std::size_t kParallelFrom = std::size_t{8} << 20;
 constexpr std::size_t kMaxThreads = 8;
 // MADV_COLLAPSE, which not all headers have yet.
 constexpr int kCollapse = 25;
+// File systems that are memory themselves.
+constexpr unsigned long kTmpfs = 0x01021994;
+constexpr unsigned long kRamfs = 0x858458f6;
 
 std::byte* AlignUp(std::byte* address) {
   const auto number = reinterpret_cast<std::uintptr_t>(address);
@@ -54,6 +65,32 @@ std::byte* MapAligned(int fd, std::size_t size, int flags) {
   std::byte* const end = wanted + (size + kPage - 1) / kPage * kPage;
   if (begin + room > end) ::munmap(end, static_cast<std::size_t>(begin + room - end));
   return wanted;
+}
+
+// What is larger than a cache need not be read into it before it is written: that is a third of
+// what moves through the memory otherwise, and memcpy(3) does it for whole files, not for pieces of
+// them.
+void CopyPastCache(std::byte* to, std::span<const std::byte> from) {
+  std::size_t done = 0;
+#ifdef __SSE2__
+  constexpr std::size_t kLine = 64;
+  if (reinterpret_cast<std::uintptr_t>(to) % kLine == 0) {
+    for (; done + kLine <= from.size(); done += kLine) {
+      const auto* const source = reinterpret_cast<const __m128i*>(from.data() + done);
+      auto* const target = reinterpret_cast<__m128i*>(to + done);
+      const __m128i a = _mm_loadu_si128(source);
+      const __m128i b = _mm_loadu_si128(source + 1);
+      const __m128i c = _mm_loadu_si128(source + 2);
+      const __m128i d = _mm_loadu_si128(source + 3);
+      _mm_stream_si128(target, a);
+      _mm_stream_si128(target + 1, b);
+      _mm_stream_si128(target + 2, c);
+      _mm_stream_si128(target + 3, d);
+    }
+    _mm_sfence();
+  }
+#endif
+  std::memcpy(to + done, from.data() + done, from.size() - done);
 }
 
 /// A file that is being filled. Where it has huge pages it is filled through a mapping: write(2)
@@ -87,7 +124,7 @@ class Filling {
   int Fill(FilePiece piece, Way way) const {
     const bool is_huge = piece.at / kHuge < huge_.size() && huge_[piece.at / kHuge];
     if (is_huge || (way == Way::kTouch && mapped_ != nullptr)) {
-      std::memcpy(mapped_ + piece.at, piece.data.data(), piece.data.size());
+      CopyPastCache(mapped_ + piece.at, piece.data);
       return 0;
     }
     while (!piece.data.empty()) {
@@ -143,7 +180,81 @@ std::vector<FilePiece> Cut(std::span<const FilePiece> pieces) {
   return slices;
 }
 
+std::string Variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+std::vector<std::string> SpillFolders() {
+  if (const std::string own = Variable("ORCA_SPILL"); !own.empty()) return {own};
+  std::vector<std::string> folders;
+  const std::string home = Variable("HOME");
+  const std::string orca = Variable("ORCA_HOME");
+  if (!orca.empty() || !home.empty()) folders.push_back(orca.empty() ? home + "/.orca" : orca);
+  if (const std::string temporary = Variable("TMPDIR"); !temporary.empty())
+    folders.push_back(temporary);
+  folders.emplace_back("/var/tmp");
+  return folders;
+}
+
+// The file, or why there is none.
+UniqueFd TryDiskFile(const std::string& folder, std::size_t bytes, std::string& why) {
+  std::error_code ignored;
+  std::filesystem::create_directories(folder, ignored);
+  UniqueFd fd(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC, 0600));
+  if (!fd) {
+    const bool has_none = errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL;
+    why = has_none ? "its file system has no files without a name (O_TMPFILE)"
+                   : DescribeLimitError(errno);
+    return {};
+  }
+  struct statfs system {};
+  struct statvfs room {};
+  if (::fstatfs(fd.get(), &system) != 0 || ::fstatvfs(fd.get(), &room) != 0) {
+    why = std::strerror(errno);
+    return {};
+  }
+  const auto kind = static_cast<unsigned long>(system.f_type);
+  if (kind == kTmpfs || kind == kRamfs) {
+    why = "it is in memory itself";
+    return {};
+  }
+  // Some file systems fill the disk before they say that it is too small.
+  const std::size_t left = static_cast<std::size_t>(room.f_bavail) * room.f_frsize;
+  if (bytes > left) {
+    why = fmt::format("{} are left there", HumanBytes(left));
+    return {};
+  }
+  const auto size = static_cast<off_t>(bytes);
+  const bool taken = ::fallocate(fd.get(), 0, 0, size) == 0 ||
+                     (errno == EOPNOTSUPP && ::ftruncate(fd.get(), size) == 0);
+  if (taken) return fd;
+  why = std::strerror(errno);
+  return {};
+}
+
+// Dirty pages are on their way to the disk before they are many: only clean ones are free at once.
+void StartWriting(int fd, const FilePiece& piece) {
+  ::sync_file_range(fd, static_cast<off_t>(piece.at), static_cast<off_t>(piece.data.size()),
+                    SYNC_FILE_RANGE_WRITE);
+}
+
 }  // namespace
+
+DiskFile MakeDiskFile(std::size_t bytes, const std::string& folder) {
+  std::string reasons;
+  for (const std::string& tried : folder.empty() ? SpillFolders() : std::vector{folder}) {
+    std::string why;
+    if (UniqueFd fd = TryDiskFile(tried, bytes, why)) return {std::move(fd), tried};
+    reasons += fmt::format("{}{}: {}", reasons.empty() ? "" : "; ", tried, why);
+  }
+  throw Error(Code::kResourceExhausted,
+              fmt::format("no file can take {} ({}); set ORCA_SPILL to a folder of a disk that has "
+                          "room",
+                          HumanBytes(bytes), reasons));
+}
+
+bool IsInMemory(int fd) { return ::fcntl(fd, F_GET_SEALS) >= 0; }
 
 UniqueFd MakeMemoryFile(const std::string& label, std::size_t bytes) {
   // Not F_SEAL_WRITE: the kernel refuses it while a writable mapping exists.
@@ -160,9 +271,13 @@ UniqueFd MakeMemoryFile(const std::string& label, std::size_t bytes) {
 std::size_t CheckMemoryFile(int fd) {
   struct stat info {};
   const int seals = ::fcntl(fd, F_GET_SEALS);
-  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || ::fstat(fd, &info) != 0) {
+  const bool is_sealed = seals >= 0 && (seals & F_SEAL_SHRINK) != 0;
+  const bool is_known = ::fstat(fd, &info) == 0;
+  // Nobody outside of this user's own processes can reach a file without a name.
+  const bool is_spilled = is_known && seals < 0 && S_ISREG(info.st_mode) && info.st_nlink == 0 &&
+                          info.st_uid == ::geteuid();
+  if (!is_known || (!is_sealed && !is_spilled))
     throw Error(Code::kPeerLost, "another process handed over memory that is not sealed");
-  }
   return static_cast<std::size_t>(info.st_size);
 }
 
@@ -178,14 +293,17 @@ UniqueFd OpenReadOnly(int fd) {
 void WriteMemoryFile(int fd, std::span<const FilePiece> pieces) {
   std::size_t total = 0;
   for (const FilePiece& piece : pieces) total += piece.data.size();
-  const bool is_much = total >= kParallelFrom;
+  const bool in_memory = IsInMemory(fd);
+  const bool is_much = in_memory && total >= kParallelFrom;
   const Filling file(fd, is_much ? CheckMemoryFile(fd) : 0);
   const std::vector<FilePiece> slices = Cut(pieces);
   std::atomic<std::size_t> next = 0;
   std::atomic<int> error = 0;
   const auto work = [&](Filling::Way way) {
-    for (std::size_t i = next++; i < slices.size() && error == 0; i = next++)
+    for (std::size_t i = next++; i < slices.size() && error == 0; i = next++) {
       if (const int failed = file.Fill(slices[i], way); failed != 0) error = failed;
+      if (!in_memory) StartWriting(fd, slices[i]);
+    }
   };
   {
     std::vector<std::jthread> threads;
@@ -195,8 +313,14 @@ void WriteMemoryFile(int fd, std::span<const FilePiece> pieces) {
   }
   if (error != 0) {
     throw Error(Code::kResourceExhausted,
-                fmt::format("cannot fill shared memory: {}", DescribeLimitError(error)));
+                fmt::format("cannot fill {}: {}", in_memory ? "shared memory" : "a shard's file",
+                            DescribeLimitError(error)));
   }
+}
+
+void AskForPages(const std::byte* begin, std::size_t bytes) {
+  const auto before = reinterpret_cast<std::uintptr_t>(begin) % kPage;
+  ::madvise(const_cast<std::byte*>(begin - before), bytes + before, MADV_WILLNEED);
 }
 
 PrivateMapping::PrivateMapping(int fd, std::size_t size) : size_(size) {

@@ -7,6 +7,7 @@
 
 #include "data/arrow_format.h"
 #include "orca/data/arrow.h"
+#include "orca/data/csv.h"
 
 namespace orca::data {
 namespace {
@@ -24,7 +25,7 @@ struct SchemaParts {
 
 /// What an array points to.
 struct ArrayParts {
-  std::shared_ptr<const Shard> shard;
+  std::shared_ptr<const void> owner;  // of the memory
   std::vector<std::byte> packed;
   std::vector<const void*> buffers;
   std::vector<std::unique_ptr<ArrowArray>> owned;
@@ -125,10 +126,10 @@ const void* OrNull(std::span<const std::byte> bytes) {
   return bytes.empty() ? nullptr : bytes.data();
 }
 
-void ExportNumbers(const std::shared_ptr<const Shard>& shard, DType dtype, std::uint64_t length,
+void ExportNumbers(const std::shared_ptr<const void>& owner, DType dtype, std::uint64_t length,
                    const Column& column, ArrowArray* array) {
   auto parts = std::make_unique<ArrayParts>();
-  parts->shard = shard;
+  parts->owner = owner;
   parts->buffers = {OrNull(column.validity), column.values.data()};
   if (dtype == DType::kBool) {
     parts->packed = PackBits(column.values);
@@ -137,38 +138,50 @@ void ExportNumbers(const std::shared_ptr<const Shard>& shard, DType dtype, std::
   Finish(std::move(parts), length, array);
 }
 
-void ExportColumn(const std::shared_ptr<const Shard>& shard, const ColumnSpec& spec,
-                  const Column& column, ArrowArray* array) {
+void ExportColumn(const std::shared_ptr<const void>& owner, const ColumnSpec& spec,
+                  std::uint64_t rows, const Column& column, ArrowArray* array) {
   if (spec.kind == ColumnKind::kFixed && spec.row_shape.empty())
-    return ExportNumbers(shard, spec.dtype, shard->rows(), column, array);
+    return ExportNumbers(owner, spec.dtype, rows, column, array);
   auto parts = std::make_unique<ArrayParts>();
-  parts->shard = shard;
+  parts->owner = owner;
   parts->buffers = {OrNull(column.validity)};
   if (spec.kind == ColumnKind::kFixed) {
-    ExportNumbers(shard, spec.dtype, shard->rows() * spec.row_elements(), {column.values},
+    ExportNumbers(owner, spec.dtype, rows * spec.row_elements(), {column.values},
                   AddChild<ArrowArray>(*parts));
   } else {
     parts->buffers.push_back(column.offsets.data());
     parts->buffers.push_back(column.values.data());
   }
-  Finish(std::move(parts), shard->rows(), array);
+  Finish(std::move(parts), rows, array);
+}
+
+// Of a shard, or of another table with specs, columns and rows.
+template <typename Table>
+void Export(const std::shared_ptr<const Table>& table, ArrowSchema* schema, ArrowArray* array) {
+  auto described = std::make_unique<SchemaParts>();
+  auto parts = std::make_unique<ArrayParts>();
+  described->format = "+s";
+  parts->owner = table;
+  parts->buffers = {nullptr};
+  for (std::size_t c = 0; c < table->specs().size(); ++c) {
+    ExportSpec(table->specs()[c], AddChild<ArrowSchema>(*described));
+    ExportColumn(table, table->specs()[c], table->rows(), table->columns()[c],
+                 AddChild<ArrowArray>(*parts));
+  }
+  Finish(std::move(described), schema);
+  Finish(std::move(parts), table->rows(), array);
 }
 
 }  // namespace
 
 void ExportArrow(const std::shared_ptr<const Shard>& shard, ArrowSchema* schema,
                  ArrowArray* array) {
-  auto described = std::make_unique<SchemaParts>();
-  auto parts = std::make_unique<ArrayParts>();
-  described->format = "+s";
-  parts->shard = shard;
-  parts->buffers = {nullptr};
-  for (std::size_t c = 0; c < shard->specs().size(); ++c) {
-    ExportSpec(shard->specs()[c], AddChild<ArrowSchema>(*described));
-    ExportColumn(shard, shard->specs()[c], shard->columns()[c], AddChild<ArrowArray>(*parts));
-  }
-  Finish(std::move(described), schema);
-  Finish(std::move(parts), shard->rows(), array);
+  Export(shard, schema, array);
+}
+
+void ExportArrow(const std::shared_ptr<const CsvTable>& table, ArrowSchema* schema,
+                 ArrowArray* array) {
+  Export(table, schema, array);
 }
 
 }  // namespace orca::data

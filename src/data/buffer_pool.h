@@ -33,6 +33,7 @@ struct Place {
   const std::byte* const* values = nullptr;  ///< Of the shard's columns.
   std::uint64_t row = 0;                     ///< In the shard.
   const Column* columns = nullptr;           ///< Of the shard.
+  bool in_file = false;
 };
 
 /// One batch and what it needs.

@@ -112,6 +112,8 @@ Gatherer::Gatherer(std::shared_ptr<const Content> content, const BatchOptions& o
     }
     plans_.push_back(column);
   }
+  has_files_ = std::ranges::any_of(content_->shards,
+                                   [](const auto& stored) { return stored->shard->in_file(); });
   // What is under way, what waits, what the user works on, and what he has just let go of.
   pool_ = std::make_shared<BufferPool>(static_cast<std::size_t>(options.ahead) +
                                        static_cast<std::size_t>(options.threads) + 2);
@@ -123,6 +125,7 @@ std::shared_ptr<const Batch> Gatherer::Gather(std::uint64_t step) const {
   buffer->batch.rows = end - begin;
   buffer->batch.cursor = order_.Cursor(step + 1);
   FindPlaces(step, buffer->places);
+  if (has_files_) AskForRows(*buffer);
   buffer->memory.resize(plans_.size());
   buffer->batch.columns.clear();
   for (std::size_t c = 0; c < plans_.size(); ++c) {
@@ -134,6 +137,18 @@ std::shared_ptr<const Batch> Gatherer::Gather(std::uint64_t step) const {
   return pool_->HandOut(std::move(buffer));
 }
 
+// All rows at once: a disk is much faster at many than at one after the other.
+void Gatherer::AskForRows(const Buffer& buffer) const {
+  for (std::size_t c = 0; c < plans_.size(); ++c) {
+    const std::size_t bytes = plans_[c].row_bytes;
+    if (!plans_[c].is_fixed || bytes == 0) continue;
+    for (std::size_t i = 0; i < buffer.batch.rows; ++i) {
+      const Place& place = buffer.places[i];
+      if (place.in_file) AskForPages(place.values[c] + place.row * bytes, bytes);
+    }
+  }
+}
+
 // The rows of the step, and behind them the first ones of the next step: those are on their way
 // into the caches while the user works on this batch.
 void Gatherer::FindPlaces(std::uint64_t step, std::vector<Place>& places) const {
@@ -142,8 +157,8 @@ void Gatherer::FindPlaces(std::uint64_t step, std::vector<Place>& places) const 
     for (std::uint64_t position = begin; position < end; ++position) {
       const std::uint64_t row = order_.Row(position);
       const StoredShard& stored = content_->ShardOf(row);
-      places.push_back(
-          {stored.values.data(), row - stored.first_row, stored.shard->columns().data()});
+      places.push_back({stored.values.data(), row - stored.first_row,
+                        stored.shard->columns().data(), stored.shard->in_file()});
     }
   };
   const auto now = order_.Positions(step);

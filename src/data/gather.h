@@ -35,6 +35,7 @@ class Gatherer {
     ToFloat32 conversion;
   };
 
+  void AskForRows(const Buffer& buffer) const;
   void FindPlaces(std::uint64_t step, std::vector<Place>& places) const;
   std::span<const std::byte> GatherFixed(std::size_t c, Buffer& buffer) const;
   void CopyRows(std::size_t c, const Buffer& buffer, std::byte* target) const;
@@ -42,6 +43,7 @@ class Gatherer {
   std::shared_ptr<const Content> content_;
   EpochOrder order_;
   std::vector<Plan> plans_;
+  bool has_files_ = false;
   std::shared_ptr<BufferPool> pool_;
 };
 

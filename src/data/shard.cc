@@ -51,7 +51,9 @@ std::shared_ptr<const Shard> Shard::Open(std::shared_ptr<const ShardHold> hold) 
 
 // The mapping keeps the memory; the descriptor is not needed any more.
 Shard::Shard(std::shared_ptr<const ShardHold> hold, const ShardMemory& memory)
-    : hold_(std::move(hold)), mapping_(memory.fd.get(), memory.size) {
+    : hold_(std::move(hold)),
+      mapping_(memory.fd.get(), memory.size),
+      in_file_(!IsInMemory(memory.fd.get())) {
   ShardHead head = DecodeHead({mapping_.data(), mapping_.size()});
   const auto at = [this](const ShardHead::Place& place) {
     return std::span<const std::byte>(mapping_.data() + place.at, place.bytes);

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -39,20 +41,23 @@ std::size_t Untouched(int fd, std::size_t size) {
 
 class Shelf final : public ShardShelf {
  public:
-  Shelf(std::uint64_t first_id, std::size_t limit)
-      : limit_(limit), forks_(ForkCount()), last_id_(first_id) {}
+  explicit Shelf(ShelfOptions options)
+      : limit_(options.limit),
+        spill_(std::move(options.spill)),
+        tell_(std::move(options.tell)),
+        forks_(ForkCount()),
+        last_id_(options.first_id) {}
 
-  ShardMemory New(std::size_t bytes) override {
+  ShardMemory New(std::size_t bytes, Backing backing) override {
     const std::size_t wanted = (std::max<std::size_t>(bytes, 1) + kPage - 1) / kPage * kPage;
     CheckOwner();
     const std::lock_guard lock(mutex_);
     GiveBackLocked(kFreeAge);
     // The latest: its pages are the likeliest to be in the caches.
     const auto found = std::find_if(free_.rbegin(), free_.rend(), [&](const Free& free) {
-      return Fits(free.size, wanted) && (limit_ == 0 || held_ + free.size <= limit_);
+      return Fits(free.size, wanted) && IsWithinLimit(free.size, backing);
     });
-    Entry entry;
-    entry.holds = 1;
+    Entry entry{.size = wanted, .holds = 1};
     if (found != free_.rend()) {
       entry.fd = std::move(found->fd);
       entry.size = found->size;
@@ -60,13 +65,16 @@ class Shelf final : public ShardShelf {
       free_bytes_ -= entry.size;
     } else {
       CheckDescriptors();
-      CheckRoom(wanted);
-      entry.fd = MakeMemoryFile("orca-shard", wanted);
-      entry.size = wanted;
-      unfilled_.push_back(last_id_ + 1);
+      if (IsWithinLimit(wanted, backing) && HasRoom(wanted, backing)) {
+        entry.fd = MakeMemoryFile("orca-shard", wanted);
+        unfilled_.push_back(last_id_ + 1);
+      } else {
+        entry.fd = MakeFile(wanted, backing);
+        entry.in_memory = false;
+      }
     }
     ShardMemory memory = ToWrite(++last_id_, entry);
-    held_ += entry.size;
+    Count(entry) += entry.size;
     entries_.emplace(memory.id, std::move(entry));
     return memory;
   }
@@ -100,8 +108,9 @@ class Shelf final : public ShardShelf {
       if (--found->second.holds > 0) return;
       Entry entry = std::move(found->second);
       entries_.erase(found);
-      held_ -= entry.size;
-      if (!entry.reusable) return;
+      Count(entry) -= entry.size;
+      // A file without a name is quickly made; one that is kept takes room on the disk.
+      if (!entry.reusable || !entry.in_memory) return;
       free_bytes_ += entry.size;
       free_.push_back({std::move(entry.fd), entry.size, Clock::now()});
       while (free_bytes_ > FreeLimit()) GiveBackFirst();
@@ -117,8 +126,11 @@ class Shelf final : public ShardShelf {
       ++found->second.holds;
       return;
     }
-    held_ += size;
-    entries_.emplace(id, Entry{.fd = std::move(fd), .size = size, .holds = 1, .reusable = false});
+    const bool in_memory = IsInMemory(fd.get());
+    Entry entry{
+        .fd = std::move(fd), .size = size, .holds = 1, .reusable = false, .in_memory = in_memory};
+    Count(entry) += size;
+    entries_.emplace(id, std::move(entry));
   }
 
   bool Has(std::uint64_t id) const override {
@@ -133,7 +145,7 @@ class Shelf final : public ShardShelf {
 
   Usage usage() const override {
     const std::lock_guard lock(mutex_);
-    return {.shards = entries_.size(), .held = held_, .free = free_bytes_};
+    return {.shards = entries_.size(), .held = held_, .free = free_bytes_, .files = file_bytes_};
   }
 
  private:
@@ -142,6 +154,7 @@ class Shelf final : public ShardShelf {
     std::size_t size = 0;
     std::size_t holds = 0;
     bool reusable = true;
+    bool in_memory = true;
   };
   struct Free {
     UniqueFd fd;
@@ -199,14 +212,14 @@ class Shelf final : public ShardShelf {
                     entries_.size(), limit.rlim_cur));
   }
 
-  void CheckRoom(std::size_t bytes) {
-    if (limit_ > 0 && held_ + bytes > limit_) {
-      throw Error(
-          Code::kResourceExhausted,
-          fmt::format("a shard of {} does not fit: {} of the {} for shards are in use; drop "
-                      "some, or give the context more memory",
-                      HumanBytes(bytes), HumanBytes(held_), HumanBytes(limit_)));
-    }
+  std::size_t& Count(const Entry& entry) { return entry.in_memory ? held_ : file_bytes_; }
+
+  bool IsWithinLimit(std::size_t bytes, Backing backing) const {
+    return limit_ == 0 || backing == Backing::kMemory || held_ + bytes <= limit_;
+  }
+
+  // Bytes that were promised and are not taken yet.
+  std::size_t Promised() {
     std::size_t promised = 0;
     std::erase_if(unfilled_, [&](std::uint64_t id) {
       const auto found = entries_.find(id);
@@ -215,14 +228,57 @@ class Shelf final : public ShardShelf {
       promised += left;
       return left == 0;
     });
+    return promised;
+  }
+
+  bool HasRoom(std::size_t bytes, Backing backing) {
+    const std::size_t promised = Promised();
+    const auto has_room = [&] {
+      const std::size_t available = AvailableMemory().bytes;
+      const std::size_t left = available - std::min(available, promised);
+      // The other half is for those who work with the shards.
+      const bool takes_all = limit_ > 0 || backing == Backing::kMemory;
+      return takes_all ? bytes <= left : held_ + bytes <= (held_ + left) / 2;
+    };
+    if (has_room()) return true;
     // Before memory is refused, none of it waits unused.
-    if (!free_.empty() && AvailableMemory().bytes < bytes + promised) {
-      while (!free_.empty()) GiveBackFirst();
+    while (!free_.empty()) GiveBackFirst();
+    return has_room();
+  }
+
+  // For what does not fit into memory.
+  UniqueFd MakeFile(std::size_t bytes, Backing backing) {
+    const MemoryLeft left = AvailableMemory();
+    std::string refusal =
+        fmt::format("a shard of {} does not fit into memory: ", HumanBytes(bytes));
+    if (IsWithinLimit(bytes, backing)) {
+      refusal += fmt::format("{} leaves {}, shards have {}", left.limit, HumanBytes(left.bytes),
+                             HumanBytes(held_));
+    } else {
+      refusal +=
+          fmt::format("{} of the {} for shards are in use", HumanBytes(held_), HumanBytes(limit_));
     }
-    CheckMemoryFor(bytes + promised, "a shard");
+    if (backing == Backing::kMemory)
+      throw Error(Code::kResourceExhausted, refusal + "; drop some, or raise the limit");
+    try {
+      DiskFile file = MakeDiskFile(bytes, spill_);
+      if (!std::exchange(has_told_, true))
+        Tell(refusal + "; it and others go to files in " + file.folder);
+      return std::move(file.fd);
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("{}; {}, drop some, or give the context more memory",
+                                            refusal, error.what()));
+    }
+  }
+
+  void Tell(const std::string& text) const {
+    if (tell_) return tell_(text);
+    Log(LogLevel::kWarning, text);
   }
 
   const std::size_t limit_;
+  const std::string spill_;
+  const std::function<void(const std::string&)> tell_;
   const std::uint64_t forks_;
   mutable std::mutex mutex_;
   // Guarded by mutex_.
@@ -230,14 +286,16 @@ class Shelf final : public ShardShelf {
   std::map<std::uint64_t, Entry> entries_;
   std::deque<Free> free_;                // oldest first
   std::vector<std::uint64_t> unfilled_;  // may have pages that are not taken yet
-  std::size_t held_ = 0;
+  std::size_t held_ = 0;                 // in memory
   std::size_t free_bytes_ = 0;
+  std::size_t file_bytes_ = 0;
+  bool has_told_ = false;
 };
 
 }  // namespace
 
-std::shared_ptr<ShardShelf> ShardShelf::Create(std::uint64_t first_id, std::size_t limit) {
-  return std::make_shared<Shelf>(first_id, limit);
+std::shared_ptr<ShardShelf> ShardShelf::Create(ShelfOptions options) {
+  return std::make_shared<Shelf>(std::move(options));
 }
 
 }  // namespace orca::data

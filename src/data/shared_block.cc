@@ -7,7 +7,7 @@ namespace orca::data {
 
 std::shared_ptr<SharedBlock> SharedBlock::Create(const std::shared_ptr<ShardHome>& home,
                                                  std::size_t bytes) {
-  ShardMemory memory = home->New(bytes);
+  ShardMemory memory = home->New(bytes, Backing::kMemory);
   auto hold = ShardHold::Adopt(home, memory.id);
   std::shared_ptr<SharedBlock> block(new SharedBlock(std::move(hold), std::move(memory)));
   // Memory that is used again has anything in it.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <new>
@@ -169,6 +170,68 @@ void GradientExchange::ReduceRange(DType dtype, const FlatLayout::Range& range) 
     reduction.factors = factors_;
   }
   comm::Reduce(reduction, from, {&to, 1}, range.size() / SizeOf(dtype));
+}
+
+JoinedGradient GradientExchange::Joined() const {
+  JoinedGradient joined{.factors = factors_};
+  for (const int rank : sources_) joined.banks.push_back(Bank(rank).data());
+  return joined;
+}
+
+JoinedGradient GradientExchange::JoinedIn(const FlatLayout& layout,
+                                          std::span<const std::byte> block, int world,
+                                          LossKind kind) {
+  const std::size_t size = sizeof(Slot) + RoundUp(layout.tensors().size());
+  const auto banks = static_cast<std::size_t>(world) * size;
+  if (block.size() < BlockSize(layout, world))
+    throw Error(Code::kInvalidArgument, fmt::format("the block has {} bytes; {} are needed",
+                                                    block.size(), BlockSize(layout, world)));
+  JoinedGradient joined;
+  double total = 0.0;
+  for (int rank = 0; rank < world; ++rank) {
+    Slot slot{};
+    std::memcpy(&slot, block.data() + static_cast<std::size_t>(rank) * size, sizeof(Slot));
+    if (slot.weight == 0.0) continue;
+    total += slot.weight;
+    joined.factors.push_back(slot.weight);
+    joined.banks.push_back(block.data() + banks + static_cast<std::size_t>(rank) * layout.size());
+  }
+  for (double& factor : joined.factors) factor = kind == LossKind::kSum ? 1.0 : factor / total;
+  return joined;
+}
+
+double GradientExchange::SquaresOfShare(std::span<const FlatLayout::Run> runs,
+                                        std::optional<std::pair<double, double>> limits) {
+  constexpr std::size_t kPiece = 16 << 10;
+  alignas(kLine) std::array<std::byte, kPiece> joined;
+  double sum = 0.0;
+  const auto add = [&]<typename T>(T, std::size_t bytes) {
+    const auto* const values = reinterpret_cast<const T*>(joined.data());
+    for (std::size_t i = 0; i < bytes / sizeof(T); ++i) {
+      auto value = static_cast<double>(values[i]);
+      if (limits) value = std::clamp(value, limits->first, limits->second);
+      sum += value * value;
+    }
+  };
+  const JoinedGradient gradient = Joined();
+  comm::Reduction reduction{.op = comm::ReduceOp::kPreMulSum, .factors = gradient.factors};
+  std::byte* const to = joined.data();
+  for (const FlatLayout::Run& run : runs) {
+    reduction.dtype = run.dtype;
+    const FlatLayout::Range share = FlatLayout::Share(run.range, group_->rank(), group_->world());
+    for (std::size_t at = share.begin; at < share.end; at += kPiece) {
+      const std::size_t bytes = std::min(kPiece, share.end - at);
+      std::vector<const std::byte*> from;
+      for (const std::byte* bank : gradient.banks) from.push_back(bank + at);
+      comm::Reduce(reduction, from, {&to, 1}, bytes / SizeOf(run.dtype));
+      if (run.dtype == DType::kFloat64) {
+        add(double{}, bytes);
+      } else {
+        add(float{}, bytes);
+      }
+    }
+  }
+  return sum;
 }
 
 void GradientExchange::ReduceShare(std::span<const FlatLayout::Run> runs) {

@@ -8,9 +8,11 @@
 #include <set>
 #include <sstream>
 #include <tuple>
+#include <typeinfo>
 
 #include "nn/tensors.h"
 #include "orca/core/error.h"
+#include "orca/learn/update.h"
 #include "orca/runtime/program.h"
 
 namespace orca::nn {
@@ -20,6 +22,45 @@ using learn::FlatLayout;
 using learn::StepPart;
 using learn::StepSum;
 using torch::Tensor;
+
+learn::UpdateRule RuleOf(const torch::optim::SGDOptions& options) {
+  learn::UpdateRule rule{.kind = learn::UpdateKind::kSgd, .nesterov = options.nesterov()};
+  rule.lr = options.lr();
+  rule.momentum = options.momentum();
+  rule.dampening = options.dampening();
+  rule.weight_decay = options.weight_decay();
+  return rule;
+}
+
+template <typename Options>
+learn::UpdateRule RuleOf(const Options& options) {
+  learn::UpdateRule rule{.kind = learn::UpdateKind::kAdam, .amsgrad = options.amsgrad()};
+  rule.lr = options.lr();
+  std::tie(rule.beta1, rule.beta2) = options.betas();
+  rule.eps = options.eps();
+  rule.weight_decay = options.weight_decay();
+  return rule;
+}
+
+// What Adam knows of a slice, from its first step on; counts the step.
+template <typename State>
+std::vector<Tensor> MomentsOf(std::unique_ptr<torch::optim::OptimizerParamState>& state,
+                              const Tensor& flat, learn::UpdateRule& rule) {
+  if (state == nullptr) {
+    auto made = std::make_unique<State>();
+    made->step(0);
+    made->exp_avg(torch::zeros_like(flat));
+    made->exp_avg_sq(torch::zeros_like(flat));
+    if (rule.amsgrad) made->max_exp_avg_sq(torch::zeros_like(flat));
+    state = std::move(made);
+  }
+  auto& known = static_cast<State&>(*state);
+  known.step(known.step() + 1);
+  rule.step = static_cast<double>(known.step());
+  std::vector<Tensor> moments = {known.exp_avg(), known.exp_avg_sq()};
+  if (rule.amsgrad) moments.push_back(known.max_exp_avg_sq());
+  return moments;
+}
 
 // The group of the task that runs now, which outlives what a task makes.
 std::shared_ptr<comm::Communicator> TaskGroup() { return {std::shared_ptr<void>(), &Group()}; }
@@ -122,7 +163,8 @@ StepSum TrainedWeights::Step(const StepPart& part, const StepPolicy& policy,
     for (const Slice& slice : slices_)
       if (slice.flat.grad().defined()) gradients.push_back(slice.gradient);
     Clip(policy, gradients);
-    optimizer_.step();
+    may_fuse_ = may_fuse_ && all_used;
+    if (!may_fuse_ || !StepByEngine()) optimizer_.step();
     if (is_new_) AdoptMoments();
     exchange_->Leave();
   } else {
@@ -147,6 +189,52 @@ StepSum TrainedWeights::Step(const StepPart& part, const StepPolicy& policy,
   }
   for (Tensor& parameter : parameters_) parameter.mutable_grad() = Tensor();
   return sum;
+}
+
+// The step of an optimizer that the engine knows, as Python's Estimators make it: the same bits.
+bool TrainedWeights::StepByEngine() {
+  const auto is = [this]<typename T>(const T*) { return typeid(optimizer_) == typeid(T); };
+  const bool is_sgd = is(static_cast<torch::optim::SGD*>(nullptr));
+  const bool is_adam = is(static_cast<torch::optim::Adam*>(nullptr));
+  if (!is_sgd && !is_adam && !is(static_cast<torch::optim::AdamW*>(nullptr))) return false;
+  for (const Slice& slice : slices_)
+    if (slice.flat.scalar_type() != torch::kFloat32 && slice.flat.scalar_type() != torch::kFloat64)
+      return false;
+  for (Slice& slice : slices_) {
+    const auto& options =
+        optimizer_.param_groups()[static_cast<std::size_t>(slice.group)].options();
+    auto& state = optimizer_.state()[slice.flat.unsafeGetTensorImpl()];
+    learn::UpdateRule rule;
+    std::vector<Tensor> moments;
+    if (is_sgd) {
+      rule = RuleOf(static_cast<const torch::optim::SGDOptions&>(options));
+      if (state == nullptr) state = std::make_unique<torch::optim::SGDParamState>();
+      auto& known = static_cast<torch::optim::SGDParamState&>(*state);
+      if (rule.momentum != 0.0) {
+        rule.first = !known.momentum_buffer().defined();
+        if (rule.first) known.momentum_buffer(torch::zeros_like(slice.flat));
+        moments = {known.momentum_buffer()};
+      }
+    } else if (is_adam) {
+      rule = RuleOf(static_cast<const torch::optim::AdamOptions&>(options));
+      moments = MomentsOf<torch::optim::AdamParamState>(state, slice.flat, rule);
+    } else {
+      rule = RuleOf(static_cast<const torch::optim::AdamWOptions&>(options));
+      rule.kind = learn::UpdateKind::kAdamW;
+      moments = MomentsOf<torch::optim::AdamWParamState>(state, slice.flat, rule);
+    }
+    if (slice.flat.numel() == 0) continue;
+    learn::UpdateSpan place{.weights = slice.flat.mutable_data_ptr()};
+    for (std::size_t i = 0; i < moments.size(); ++i)
+      place.states[i] = moments[i].mutable_data_ptr();
+    const void* const gradient = slice.gradient.const_data_ptr();
+    const double factor = 1.0;
+    const DType dtype =
+        slice.flat.scalar_type() == torch::kFloat32 ? DType::kFloat32 : DType::kFloat64;
+    learn::Update(rule, dtype, {&gradient, 1}, {&factor, 1}, place, place,
+                  static_cast<std::size_t>(slice.flat.numel()));
+  }
+  return true;
 }
 
 void TrainedWeights::Collect() {

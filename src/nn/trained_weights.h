@@ -74,6 +74,7 @@ class TrainedWeights {
   torch::Tensor Flat(const data::SharedBlock& block, DType dtype, learn::FlatLayout::Range range);
   torch::Tensor Whole(const std::shared_ptr<data::SharedBlock>& block, std::size_t parameter) const;
   void Collect();
+  bool StepByEngine();
   void SpreadGradients(const learn::StepSum& sum);
   void Clip(const StepPolicy& policy, std::vector<torch::Tensor> gradients) const;
   void ClipOwn(const StepPolicy& policy) const;
@@ -99,6 +100,7 @@ class TrainedWeights {
   std::vector<int> kinds_;  // what has another state is updated by itself
   std::vector<Slice> slices_;
   bool has_idle_ = false;
+  bool may_fuse_ = true;  // until some parameter has no gradient
   bool is_new_ = true;
 };
 

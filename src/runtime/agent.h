@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "orca/core/unique_fd.h"
+#include "runtime/guests.h"
 #include "runtime/link.h"
 #include "runtime/loop.h"
 #include "runtime/node_shards.h"
@@ -105,6 +106,7 @@ class Agent {
   std::map<std::string, Nursery> nurseries_;
   std::map<std::uint64_t, Worker> workers_;
   NodeShards shards_;
+  Guests guests_;
   std::chrono::milliseconds silence_{5000};
   std::chrono::milliseconds grace_{2000};
   long oom_kills_ = 0;

@@ -22,14 +22,17 @@ constexpr std::chrono::minutes kLongest(10);
 AgentHome::AgentHome(std::function<void(Message)> send, std::function<bool()> cancelled)
     : cancelled_(std::move(cancelled)), forks_(ForkCount()), send_(std::move(send)) {}
 
-data::ShardMemory AgentHome::New(std::size_t bytes) {
-  return Ask({{"op", "new"}, {"bytes", bytes}});
+data::ShardMemory AgentHome::New(std::size_t bytes, data::Backing backing) {
+  return AskForMemory(
+      {{"op", "new"}, {"bytes", bytes}, {"in_memory", backing == data::Backing::kMemory}});
 }
 
-data::ShardMemory AgentHome::Open(std::uint64_t id) { return Ask({{"op", "open"}, {"id", id}}); }
+data::ShardMemory AgentHome::Open(std::uint64_t id) {
+  return AskForMemory({{"op", "open"}, {"id", id}});
+}
 
 data::ShardMemory AgentHome::OpenToWrite(std::uint64_t id) {
-  return Ask({{"op", "open"}, {"id", id}, {"write", true}});
+  return AskForMemory({{"op", "open"}, {"id", id}, {"write", true}});
 }
 
 void AgentHome::Hold(std::uint64_t id) noexcept { Tell("hold", id, data::Reuse::kYes); }
@@ -46,7 +49,19 @@ void AgentHome::Tell(const char* op, std::uint64_t id, data::Reuse reuse) noexce
   }
 }
 
-data::ShardMemory AgentHome::Ask(Json request) {
+data::ShardMemory AgentHome::AskForMemory(Json request) {
+  Message answer = Ask({.head = std::move(request)}, kLongest);
+  if (answer.fds.empty()) throw Error(Code::kPeerLost, "the agent sent no memory");
+  return {.id = answer.head.at("id").get<std::uint64_t>(),
+          .fd = std::move(answer.fds.front()),
+          .size = answer.head.at("size").get<std::size_t>()};
+}
+
+Json AgentHome::AskForWords(Json request, Parcel parcel) {
+  return Ask({.head = std::move(request), .parcel = std::move(parcel)}, kLongest).head;
+}
+
+Message AgentHome::Ask(Message request, std::chrono::milliseconds longest) {
   if (ForkCount() != forks_) {
     throw Error(Code::kFailedPrecondition,
                 "this process was forked, and shards are its parent's to put and open; do that "
@@ -58,12 +73,12 @@ data::ShardMemory AgentHome::Ask(Json request) {
     ticket = ++last_ticket_;
     answers_[ticket] = std::nullopt;
   }
-  request["ticket"] = ticket;
+  request.head["ticket"] = ticket;
   {
     const std::shared_lock gate(gate_);
-    if (send_) send_({.head = std::move(request)});
+    if (send_) send_(std::move(request));
   }
-  const Deadline deadline = Deadline::After(kLongest);
+  const Deadline deadline = Deadline::After(longest);
   std::unique_lock lock(mutex_);
   while (!answers_[ticket] && failed_.empty() && !deadline.Passed() && !cancelled_())
     answered_.wait_for(lock, kLook);
@@ -73,14 +88,12 @@ data::ShardMemory AgentHome::Ask(Json request) {
     if (!failed_.empty()) throw Error(Code::kUnavailable, failed_);
     if (cancelled_()) throw Error(Code::kAborted, "the call was cancelled");
     throw Error(Code::kTimeout,
-                fmt::format("the agent gave no shard within {} minutes", kLongest.count()));
+                fmt::format("the agent gave no answer within {} minutes",
+                            std::chrono::duration_cast<std::chrono::minutes>(longest).count()));
   }
   if (const auto why = answer->head.find("error"); why != answer->head.end())
     throw Error(static_cast<Code>(answer->head.at("code").get<int>()), why->get<std::string>());
-  if (answer->fds.empty()) throw Error(Code::kPeerLost, "the agent sent no memory");
-  return {.id = answer->head.at("id").get<std::uint64_t>(),
-          .fd = std::move(answer->fds.front()),
-          .size = answer->head.at("size").get<std::size_t>()};
+  return std::move(*answer);
 }
 
 void AgentHome::Hear(Message message) {

@@ -1,6 +1,7 @@
 // The shards of a node, seen by a process that talks to its agent.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -23,11 +24,16 @@ class AgentHome final : public data::ShardHome {
   /// when whoever waits should give up.
   AgentHome(std::function<void(Message)> send, std::function<bool()> cancelled);
 
-  data::ShardMemory New(std::size_t bytes) override;
+  data::ShardMemory New(std::size_t bytes, data::Backing backing = data::Backing::kAny) override;
   void Hold(std::uint64_t id) noexcept override;
   void Drop(std::uint64_t id, data::Reuse reuse = data::Reuse::kYes) noexcept override;
   data::ShardMemory Open(std::uint64_t id) override;
   data::ShardMemory OpenToWrite(std::uint64_t id) override;
+
+  /// Asks for something other than memory, and waits for what the agent says.
+  Json AskForWords(Json request, Parcel parcel = {});
+  /// Sends a request with a ticket, and waits for the answer. Throws what the agent refuses with.
+  Message Ask(Message request, std::chrono::milliseconds longest);
 
   /// An answer ("granted") of the agent.
   void Hear(Message message);
@@ -38,7 +44,7 @@ class AgentHome final : public data::ShardHome {
 
  private:
   void Tell(const char* op, std::uint64_t id, data::Reuse reuse) noexcept;
-  data::ShardMemory Ask(Json request);
+  data::ShardMemory AskForMemory(Json request);
 
   const std::function<bool()> cancelled_;
   const std::uint64_t forks_;

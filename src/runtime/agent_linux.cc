@@ -84,6 +84,7 @@ Agent::Agent(std::unique_ptr<Link> driver, std::string host)
       driver_host_(std::move(host)),
       driver_heard_(Clock::now()),
       shards_([this](NodeShards::Holder to, Message message) { SendTo(to, std::move(message)); }),
+      guests_(loop_, shards_, [this](Message question) { driver_->Send(std::move(question)); }),
       oom_kills_(OomKills()) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   RaiseDescriptorLimit();  // every shard takes one
@@ -166,6 +167,13 @@ void Agent::Obey(Message message) {
   } else if (op == "leave") {
     const auto found = workers_.find(message.head.at("worker").get<std::uint64_t>());
     if (found != workers_.end()) found->second.link->Send({.head = {{"op", "leave"}}});
+  } else if (op == "answer") {
+    guests_.Answer(std::move(message));
+  } else if (op == "door") {
+    const auto secret = net::Secret::FromHex(message.head.at("secret").get<std::string>());
+    driver_->Send({.head = {{"op", "granted"},
+                            {"ticket", message.head.at("ticket")},
+                            {"name", guests_.Open(secret)}}});
   } else if (op == "stacks") {
     for (const auto& [id, worker] : workers_)
       if (worker.call != 0 && worker.pid > 0) ::kill(worker.pid, kStackSignal);
@@ -490,6 +498,8 @@ void Agent::WorkerDied(std::uint64_t id, const std::string& how, std::size_t pea
 void Agent::SendTo(NodeShards::Holder holder, Message message) {
   if (holder == NodeShards::kDriver) {
     driver_->Send(std::move(message));
+  } else if (holder > NodeShards::kFirstGuest) {
+    guests_.Send(holder, std::move(message));
   } else if (const auto found = workers_.find(holder); found != workers_.end()) {
     found->second.link->Send(std::move(message));
   }

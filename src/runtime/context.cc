@@ -34,7 +34,20 @@ std::optional<Event> Context::NextEvent(milliseconds timeout) {
   return controller_->NextEvent(timeout);
 }
 const std::shared_ptr<data::ShardHome>& Context::shards() const { return controller_->shards(); }
+Door Context::OpenDoor() { return controller_->OpenDoor(); }
+std::uint64_t Context::NewBasket() { return controller_->NewBasket(); }
+std::vector<std::shared_ptr<const data::ShardHold>> Context::EmptyBasket(
+    std::uint64_t basket, const std::vector<std::uint64_t>& shards) {
+  return controller_->EmptyBasket(basket, shards);
+}
+std::optional<Question> Context::NextQuestion(milliseconds timeout) {
+  return controller_->NextQuestion(timeout);
+}
+void Context::Answer(const Question& question, const Reply& reply) {
+  controller_->Answer(question, reply);
+}
 void Context::PrintStacks() { controller_->PrintStacks(); }
 void Context::Stop() { controller_->Stop(); }
+bool Context::stopped() const { return controller_->stopped(); }
 
 }  // namespace orca::runtime

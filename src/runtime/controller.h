@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -55,7 +56,17 @@ class Controller {
   std::optional<Event> NextEvent(std::chrono::milliseconds timeout);
   void PrintStacks();
   const std::shared_ptr<data::ShardHome>& shards() const { return shards_; }
+  Door OpenDoor();
+  std::uint64_t NewBasket();
+  std::vector<std::shared_ptr<const data::ShardHold>> EmptyBasket(
+      std::uint64_t basket, const std::vector<std::uint64_t>& shards);
+  std::optional<Question> NextQuestion(std::chrono::milliseconds timeout);
+  void Answer(const Question& question, const Reply& reply);
   void Stop();
+  bool stopped() const {
+    const std::lock_guard lock(mutex_);
+    return stopped_;
+  }
 
  private:
   class Job;
@@ -130,6 +141,7 @@ class Controller {
   void Conclude(std::uint64_t call, int attempt);
   void Finish(const std::shared_ptr<Job>& job);
   void RankEnded(const std::shared_ptr<Job>& job, int rank);
+  void CheckLocal() const;
   void CancelOthers(const Job& job, const std::string& reason);
   void CancelJob(std::uint64_t call, const std::string& reason);
   std::shared_ptr<Job> FindJob(std::uint64_t call) const;
@@ -151,9 +163,13 @@ class Controller {
   std::shared_ptr<comm::Store> store_;
   std::string store_address_;
   std::string plan_;
+  std::filesystem::path folder_;  // of the run; empty: there is none
   pid_t owner_ = ::getpid();
   std::shared_ptr<AgentHome> home_;
   std::shared_ptr<data::ShardHome> shards_;  // the same
+
+  std::mutex door_mutex_;  // guards door_; taken before all others
+  Door door_;
 
   Loop loop_;
   std::mutex state_mutex_;  // guards all up to the next mutex; taken before that
@@ -176,9 +192,10 @@ class Controller {
   std::string lost_;                            // why no node is left
   std::map<std::string, std::string> refused_;  // why workers of a kind cannot be used
 
-  std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   std::deque<Event> events_;
+  std::deque<Question> questions_;
   std::uint64_t last_call_ = 0;
   int joined_ = 0;  // nodes
   std::string joined_hosts_;

@@ -265,6 +265,8 @@ void Controller::Stop() {
   visitors_.Reset();
   Note("stopped", -1, "");
   log_.reset();
+  std::error_code gone;
+  if (!door_.secret_file.empty()) std::filesystem::remove(door_.secret_file, gone);
 }
 
 // An agent whose connection is closed stops, whatever it is at.
@@ -315,7 +317,8 @@ void Controller::SendStacks() {
 // A run without a log is better than none.
 void Controller::OpenLog() {
   try {
-    log_ = EventLog::Create(NewRunFolder(id_).path / "events.log");
+    folder_ = NewRunFolder(id_).path;
+    log_ = EventLog::Create(folder_ / "events.log");
   } catch (const Error& error) {
     Log(LogLevel::kWarning, std::string("no event log: ") + error.what());
     return;
@@ -477,6 +480,8 @@ void Controller::Hear(Node& node, Message message) {
           .level = message.head.at("level").get<int>(),
           .logger = message.head.at("logger").get<std::string>(),
           .text = message.head.at("text").get<std::string>()});
+  } else if (op == "notice") {
+    Tell({.level = 30, .text = message.head.at("text").get<std::string>()});
   } else if (op == "waits") {
     Tell({.kind = Event::Kind::kLog,
           .rank = message.head.at("rank").get<int>(),
@@ -491,6 +496,12 @@ void Controller::Hear(Node& node, Message message) {
          {{"worker", static_cast<double>(found->first)}, {"pid", found->second.pid}});
   } else if (op == "nursery") {
     HearNursery(node, message.head);
+  } else if (op == "question") {
+    const std::lock_guard lock(mutex_);
+    questions_.push_back({.guest = message.head.at("guest").get<std::uint64_t>(),
+                          .ticket = message.head.at("ticket").get<std::uint64_t>(),
+                          .parcel = std::move(message.parcel)});
+    changed_.notify_all();
   } else if (op == "hello") {
     HearHello(node, message.head);
   }

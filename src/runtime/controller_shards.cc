@@ -1,9 +1,12 @@
 // The driver's shards: those of the agent beside it, or its own and those of other machines.
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <utility>
 
 #include "orca/core/error.h"
+#include "orca/io/atomic_file.h"
+#include "orca/net/secret.h"
 #include "runtime/controller.h"
 
 namespace orca::runtime {
@@ -17,9 +20,9 @@ constexpr NodeShards::Holder kSelf = 1;
 void Controller::OpenShards() {
   // Posted: holds end wherever their last owner ends, also where the state is locked.
   const auto send = [this](const Message& message) {
-    loop_.Post([this, head = message.head] {
+    loop_.Post([this, head = message.head, parcel = message.parcel] {
       const std::lock_guard lock(state_mutex_);
-      SendAboutShards({.head = head});
+      SendAboutShards({.head = head, .parcel = parcel});
     });
   };
   home_ = std::make_shared<AgentHome>(send, [] { return false; });
@@ -32,6 +35,8 @@ void Controller::OpenShards() {
       home_->Hear(std::move(message));
     } else if (message.head.at("op") == "fetch") {
       RouteFetch(message.head.at("id").get<std::uint64_t>(), kDriverNode);
+    } else if (message.head.at("op") == "notice") {
+      Tell({.level = 30, .text = message.head.at("text").get<std::string>()});
     } else {
       RouteBytes(std::move(message));
     }
@@ -39,9 +44,73 @@ void Controller::OpenShards() {
   own_shards_->Settle(kDriverNode, options_.memory);
 }
 
+void Controller::CheckLocal() const {
+  if (own_shards_)
+    throw Error(
+        Code::kFailedPrecondition,
+        "guests and baskets of a context whose agents joined from elsewhere are not in this "
+        "release; use init_orca_context(\"local\")");
+}
+
+Door Controller::OpenDoor() {
+  CheckLocal();
+  const std::lock_guard lock(door_mutex_);
+  if (!door_.name.empty()) return door_;
+  if (folder_.empty())
+    throw Error(
+        Code::kFailedPrecondition,
+        "there is no folder for the run (see the warning above), and guests need a secret in "
+        "it; set ORCA_HOME to a folder that can be written");
+  const std::string file = (folder_ / "door").string();
+  // Not the job's: whoever knows it can do nothing but use shards.
+  const std::string secret = net::Secret::Random().ToHex();
+  io::AtomicFile written(file);
+  written.Write(secret);
+  written.Commit();
+  const Json answer = home_->AskForWords({{"op", "door"}, {"secret", secret}});
+  door_ = {.name = answer.at("name").get<std::string>(), .secret_file = file};
+  return door_;
+}
+
+std::uint64_t Controller::NewBasket() {
+  CheckLocal();
+  return home_->AskForWords({{"op", "basket"}}).at("basket").get<std::uint64_t>();
+}
+
+std::vector<std::shared_ptr<const data::ShardHold>> Controller::EmptyBasket(
+    std::uint64_t basket, const std::vector<std::uint64_t>& shards) {
+  home_->AskForWords({{"op", "collect"}, {"basket", basket}}, PackNumbers(shards));
+  std::vector<std::shared_ptr<const data::ShardHold>> holds;
+  for (const std::uint64_t id : shards) holds.push_back(data::ShardHold::Adopt(shards_, id));
+  return holds;
+}
+
+std::optional<Question> Controller::NextQuestion(std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, timeout, [this] { return !questions_.empty() || stopped_; });
+  if (questions_.empty() || stopped_) return std::nullopt;
+  Question question = std::move(questions_.front());
+  questions_.pop_front();
+  return question;
+}
+
+void Controller::Answer(const Question& question, const Reply& reply) {
+  Message answer{.head = {{"op", "answer"},
+                          {"guest", question.guest},
+                          {"ticket", question.ticket},
+                          {"shards", Json::array()}},
+                 .parcel = reply.parcel};
+  for (const auto& shard : reply.shards) answer.head["shards"].push_back(shard->id());
+  const std::lock_guard lock(state_mutex_);
+  if (nodes_.empty() || nodes_[0]->lost) return;
+  nodes_[0]->link->Send(std::move(answer));
+  WakeToSend();
+}
+
 void Controller::SendAboutShards(const Message& message) {
   if (!own_shards_) {
-    if (!nodes_.empty() && !nodes_[0]->lost) nodes_[0]->link->Send({.head = message.head});
+    if (!nodes_.empty() && !nodes_[0]->lost)
+      nodes_[0]->link->Send({.head = message.head, .parcel = message.parcel});
     return;
   }
   Message own{.head = message.head};

@@ -112,10 +112,23 @@ std::optional<Record> EventReader::Next() {
 
 fs::path RunsFolder() {
   if (const char* home = std::getenv("ORCA_HOME"); home != nullptr && *home != '\0')
-    return fs::path(home) / "runs";
+    return fs::absolute(home) / "runs";  // others read it whose directory is another
   const char* user = std::getenv("HOME");
   return fs::path(user == nullptr ? "/tmp" : user) / ".orca" / "runs";
 }
+
+namespace {
+
+// Its processes need what is in the folder.
+bool IsRunning(const RunFolder& run) {
+  try {
+    return Summarize(run).state == "running";
+  } catch (const Error&) {
+    return false;  // without a log
+  }
+}
+
+}  // namespace
 
 RunFolder NewRunFolder(const std::string& id, std::size_t keep) {
   const fs::path runs = RunsFolder();
@@ -129,7 +142,8 @@ RunFolder NewRunFolder(const std::string& id, std::size_t keep) {
   const fs::path path = runs / id;
   if (::mkdir(path.c_str(), 0700) != 0) ThrowErrno("make", path);
   auto all = ListRuns();
-  for (std::size_t i = 0; i + keep < all.size(); ++i) fs::remove_all(all[i].path, error);
+  for (std::size_t i = 0; i + keep < all.size(); ++i)
+    if (!IsRunning(all[i])) fs::remove_all(all[i].path, error);
   return {.id = id, .path = path};
 }
 

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cstring>
 
 #include "orca/core/error.h"
+#include "orca/core/host.h"
 #include "orca/core/memory_file.h"
 
 namespace orca::runtime {
@@ -14,12 +16,28 @@ constexpr std::chrono::seconds kFreeAge(10);
 
 }  // namespace
 
+Parcel PackNumbers(std::span<const std::uint64_t> shards) {
+  const std::vector<std::span<const std::byte>> parts = {std::as_bytes(shards)};
+  return Parcel::Pack(parts);
+}
+
+std::vector<std::uint64_t> UnpackNumbers(const Parcel& parcel) {
+  const auto bytes = parcel.Parts().at(0);
+  std::vector<std::uint64_t> numbers(bytes.size() / sizeof(std::uint64_t));
+  if (!numbers.empty())
+    std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(std::uint64_t));
+  return numbers;
+}
+
 NodeShards::NodeShards(std::function<void(Holder, Message)> send)
     : send_(std::move(send)), shelf_(data::ShardShelf::Create()) {}
 
 void NodeShards::Settle(int node, std::size_t limit) {
   node_ = node;
-  shelf_ = data::ShardShelf::Create(FirstId(node), limit);
+  const auto tell = [this](const std::string& text) {
+    send_(kDriver, {.head = {{"op", "notice"}, {"text", HostName() + ": " + text}}});
+  };
+  shelf_ = data::ShardShelf::Create({.first_id = FirstId(node), .limit = limit, .tell = tell});
 }
 
 bool NodeShards::Handle(Holder from, Message& message) {
@@ -34,12 +52,14 @@ bool NodeShards::Handle(Holder from, Message& message) {
     ++holds_[from][id];
     shelf_->Hold(id);
   } else if (op == "drop") {
-    const auto id = head.at("id").get<std::uint64_t>();
-    auto& mine = holds_[from];
-    const auto found = mine.find(id);
-    if (found == mine.end()) return true;
-    if (--found->second == 0) mine.erase(found);
-    shelf_->Drop(id, head.value("reuse", true) ? data::Reuse::kYes : data::Reuse::kNo);
+    DropFor(from, head.at("id").get<std::uint64_t>(),
+            head.value("reuse", true) ? data::Reuse::kYes : data::Reuse::kNo);
+  } else if (op == "basket" && from == kDriver) {
+    OpenBasket(head);
+  } else if (op == "collect" && from == kDriver) {
+    Collect(message);
+  } else if (op == "deposit") {
+    Deposit(from, message);
   } else if (op == "fetch") {
     Fetch(head);
   } else if (op == "bytes") {
@@ -60,7 +80,9 @@ bool NodeShards::Handle(Holder from, Message& message) {
 void NodeShards::New(Holder from, const Json& head) {
   const auto ticket = head.at("ticket").get<std::uint64_t>();
   try {
-    data::ShardMemory memory = shelf_->New(head.at("bytes").get<std::size_t>());
+    const auto backing =
+        head.value("in_memory", false) ? data::Backing::kMemory : data::Backing::kAny;
+    data::ShardMemory memory = shelf_->New(head.at("bytes").get<std::size_t>(), backing);
     ++holds_[from][memory.id];
     Answer(from, ticket, std::move(memory), true);
   } catch (const Error& error) {
@@ -101,6 +123,59 @@ void NodeShards::Answer(Holder to, std::uint64_t ticket, data::ShardMemory memor
 
 void NodeShards::Refuse(Holder to, std::uint64_t ticket, int code, const std::string& why) {
   send_(to, {.head = {{"op", "granted"}, {"ticket", ticket}, {"code", code}, {"error", why}}});
+}
+
+// Guests leave shards in it until the driver collects those that it wants: the others are of tasks
+// that failed or ran twice.
+void NodeShards::OpenBasket(const Json& head) {
+  const Holder basket = ++last_basket_;
+  baskets_.insert(basket);
+  send_(kDriver, {.head = {{"op", "granted"}, {"ticket", head.at("ticket")}, {"basket", basket}}});
+}
+
+void NodeShards::Deposit(Holder from, const Message& message) {
+  const Json& head = message.head;
+  const auto ticket = head.at("ticket").get<std::uint64_t>();
+  const auto basket = head.at("basket").get<Holder>();
+  const auto ids = UnpackNumbers(message.parcel);
+  if (!baskets_.contains(basket)) {
+    Refuse(from, ticket, static_cast<int>(Code::kFailedPrecondition),
+           "nobody waits for these shards any more: the operation that wanted them is over");
+    return;
+  }
+  for (const std::uint64_t id : ids) {
+    if (holds_[from].contains(id) || holds_[basket].contains(id)) continue;
+    Refuse(from, ticket, static_cast<int>(Code::kInvalidArgument),
+           fmt::format("shard {} cannot be left here: whoever leaves it must hold it", id));
+    return;
+  }
+  // What is in both is held all the time.
+  const auto before = holds_[basket];
+  HoldFor(basket, ids);
+  if (head.value("instead", false)) {
+    for (const auto& [id, count] : before)
+      for (int i = 0; i < count; ++i) DropFor(basket, id, data::Reuse::kYes);
+  }
+  send_(from, {.head = {{"op", "granted"}, {"ticket", ticket}}});
+}
+
+void NodeShards::Collect(const Message& message) {
+  const Json& head = message.head;
+  const auto ticket = head.at("ticket").get<std::uint64_t>();
+  const auto basket = head.at("basket").get<Holder>();
+  const auto ids = UnpackNumbers(message.parcel);
+  const auto& left = holds_[basket];
+  std::string missing;
+  for (const std::uint64_t id : ids)
+    if (!left.contains(id)) missing = fmt::format("shard {} was not left in the basket", id);
+  if (missing.empty()) HoldFor(kDriver, ids);
+  baskets_.erase(basket);
+  HolderGone(basket);
+  if (missing.empty()) {
+    send_(kDriver, {.head = {{"op", "granted"}, {"ticket", ticket}}});
+  } else {
+    Refuse(kDriver, ticket, static_cast<int>(Code::kInternal), missing);
+  }
 }
 
 // The driver wants a shard of this node, for itself or for another one.
@@ -157,6 +232,21 @@ void NodeShards::HoldResults(const Message& message) {
     ++holds_[kDriver][id];
     shelf_->Hold(id);
   }
+}
+
+void NodeShards::HoldFor(Holder holder, const std::vector<std::uint64_t>& shards) {
+  for (const std::uint64_t id : shards) {
+    ++holds_[holder][id];
+    shelf_->Hold(id);
+  }
+}
+
+void NodeShards::DropFor(Holder holder, std::uint64_t id, data::Reuse reuse) {
+  auto& shards = holds_[holder];
+  const auto found = shards.find(id);
+  if (found == shards.end()) return;
+  if (--found->second == 0) shards.erase(found);
+  shelf_->Drop(id, reuse);
 }
 
 void NodeShards::HolderGone(Holder holder) {

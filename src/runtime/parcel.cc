@@ -93,8 +93,10 @@ Parcel Parcel::FromFd(UniqueFd fd, std::size_t size) {
   return Parcel(std::move(content));
 }
 
+// A shard of another node may be larger than the memory that is left.
 Parcel::Builder::Builder(std::size_t size) : size_(size) {
-  if (size > kInlineBytes) fd_ = NewMemory(size);
+  if (size <= kInlineBytes) return;
+  fd_ = size <= AvailableMemory().bytes ? NewMemory(size) : MakeDiskFile(size).fd;
 }
 
 void Parcel::Builder::Append(std::span<const std::byte> piece) {

@@ -20,6 +20,7 @@
 #include "runtime/agent_home.h"
 #include "runtime/link.h"
 #include "runtime/loop.h"
+#include "runtime/node_shards.h"
 
 namespace orca::runtime {
 namespace {
@@ -359,6 +360,11 @@ std::shared_ptr<comm::Communicator> Worker::Communicator() {
   state_->communicator = group;
   state_->connected = {now.meeting, now.task.world};
   return group;
+}
+
+void Worker::Leave(std::uint64_t basket, std::span<const std::uint64_t> shards) {
+  state_->home->AskForWords({{"op", "deposit"}, {"basket", basket}, {"instead", true}},
+                            PackNumbers(shards));
 }
 
 void Worker::Report(std::uint64_t step, const std::map<std::string, double>& metrics) {

@@ -45,6 +45,32 @@ def test_workers_share_their_data():
     assert "y = 1.00 a + -2.00 b + 0.50 c + 3.00" in done.stdout
 
 
+def test_a_csv_file_becomes_a_model():
+    done = run(
+        *(sys.executable, ROOT / "examples/csv_to_model.py", "--workers", 2, "--rows", 20_000),
+        env=clean_environment(),
+        timeout=120,
+    )
+    error, mean = (
+        float(done.stdout.split(f"mean {what} ")[1].split()[at])
+        for what, at in (("error", 0), ("rent", 1))
+    )
+    assert error < 0.06 * mean
+
+
+def test_a_data_frame_of_spark_becomes_a_model_and_predictions():
+    done = run(
+        *(sys.executable, ROOT / "examples/dataframe_to_model.py", "--rows", 20_000),
+        env=clean_environment(),
+        timeout=180,
+    )
+    error, rows = (
+        float(done.stdout.split(what)[1].split()[0]) for what in ("mean error ", "over ")
+    )
+    assert 3_000 < rows < 5_000
+    assert error < 6
+
+
 def test_a_loop_of_its_own_trains_a_gan():
     done = run(
         *(sys.executable, ROOT / "examples/gan.py", "--workers", 2, "--steps", 300),

@@ -69,6 +69,12 @@ def test_two_addresses_meet_at_a_tcp_store(allreduce, tmp_path):
     assert all("is 3 everywhere" in text for text in texts), texts
 
 
+def test_shards_of_files_are_transformed_by_workers(examples, tmp_path):
+    done = run(examples / "xshards", cwd=tmp_path, timeout=60)
+    assert done.stdout == "1000 rows in 4 shards, mean 0.4891\n"
+    assert len((ROOT / "examples/cpp/xshards.cc").read_text().splitlines()) < 60
+
+
 def test_a_wrong_option_is_named(allreduce):
     done = run(allreduce, "--rnaks", "2", check=False)
     assert done.returncode == 1

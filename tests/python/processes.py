@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+
+import pytest
 
 
 def descendants(pid: int) -> set[int]:
@@ -81,3 +84,21 @@ def wait_until(condition: Callable[[], object], seconds: float, what: str) -> fl
             raise AssertionError(f"not within {seconds} s: {what}")
         time.sleep(0.002)
     return time.monotonic() - start
+
+
+@contextlib.contextmanager
+def memory_cgroup(limit: int) -> Iterator[Path]:
+    """A memory cgroup (v1) of so many bytes below our own; skips the test where none can be made."""
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    own = next((line.split(":", 2)[2] for line in lines if ":memory:" in line), None)
+    if own is None:
+        pytest.skip("no memory cgroup (v1)")
+    folder = Path(f"/sys/fs/cgroup/memory{own}/orca-test-{os.getpid()}")
+    try:
+        folder.mkdir()
+        (folder / "memory.limit_in_bytes").write_text(str(limit))
+    except OSError as error:
+        pytest.skip(f"no memory cgroup can be made: {error}")
+    yield folder
+    wait_until(lambda: not (folder / "cgroup.procs").read_text(), 5, "the cgroup is empty")
+    folder.rmdir()

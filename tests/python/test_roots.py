@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import orca
@@ -133,19 +134,16 @@ def test_a_context_that_is_there_is_used_again(root: Any, caplog: pytest.LogCapt
     assert "there is a context already, with 1 cores; cores=2 is ignored" in caplog.text
 
 
-def test_arguments_for_spark_and_ray_are_accepted(
+def test_arguments_for_clusters_and_ray_are_accepted(
     root: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "orca")
-    given = {
-        "conf": {"spark.x": "1"},
-        "extra_python_lib": "a.py",
-        "object_store_memory": "1g",
-        "python_location": "python",
-    }
-    root.init_orca_context("local", cores=1, init_ray_on_spark=True, **given)
-    (line,) = [text for text in caplog.messages if "for Spark and Ray" in text]
+    for_spark = {"conf": {"spark.x": "1"}, "extra_python_lib": "a.py", "python_location": "python"}
+    given = {"object_store_memory": "1g", "penv_archive": "env.tar.gz"}
+    root.init_orca_context("local", cores=1, init_ray_on_spark=True, **given, **for_spark)
+    (line,) = [text for text in caplog.messages if "for clusters and Ray" in text]
     assert all(name in line for name in (*given, "init_ray_on_spark"))
+    assert not any(name in line for name in for_spark)
     assert "ignores" not in caplog.text
 
 
@@ -305,6 +303,34 @@ def test_the_getters_of_spark_say_that_there_is_none(settings: Any, name: str) -
     assert type(caught.value) is expected
 
 
+@pytest.mark.parametrize("name", ROOTS)
+def test_old_tests_have_their_base(name: str) -> None:
+    case = module(name, "orca.test_zoo_utils").ZooTestCase()
+    case.setup_method(None)
+    folder = case.create_temp_dir()
+    assert Path(folder).is_dir()
+    case.assert_allclose([1.0], [1.0 + 1e-9])
+    with pytest.raises(AssertionError, match="not as good"):
+        case.assert_allclose([1.0], [1.1], msg="not as good")
+    case.teardown_method(None)
+    assert not Path(folder).exists()
+
+
+def test_rows_of_bigdl_are_arrays() -> None:
+    from orca.roots.samples import JTensor, Sample
+
+    dense = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert (JTensor.from_ndarray(dense).to_ndarray() == dense).all()
+    assert JTensor.from_ndarray(None) is None
+    sparse = JTensor.sparse([1.0, 2.0], [[0, 1], [2, 0]], [2, 3])
+    assert sparse.to_ndarray().tolist() == [[0, 0, 1], [2, 0, 0]]
+    sample = Sample.from_ndarray([dense, dense + 1], np.array(2.0))
+    assert (sample.features[1].to_ndarray() == dense + 1).all()
+    assert sample.label.to_ndarray().tolist() == [2.0]
+    with pytest.raises(ValueError, match="no place for None"):
+        Sample.from_ndarray(dense, None)
+
+
 def test_the_getter_of_ray_says_that_there_is_none(settings: Any) -> None:
     with pytest.raises(Exception, match="Ray is not in this release"):
         settings.get_ray_context()
@@ -376,6 +402,7 @@ def test_checks_of_input_log_and_raise(name: str, caplog: pytest.LogCaptureFixtu
         ("zoo.orca.learn.spark_estimator", "orca.learn.spark_estimator"),
         ("zoo.orca.learn.ray_estimator", "orca.learn.ray_estimator"),
         ("bigdl.orca.learn.utils", "orca.learn.utils"),
+        ("bigdl.orca.test_zoo_utils", "orca.roots.test_case"),
     ],
 )
 def test_values_are_the_same_in_every_root(old: str, new: str) -> None:
@@ -409,13 +436,8 @@ def test_a_submodule_of_a_root_is_not_the_top_package() -> None:
         "bigdl.orca.data.tf",
         "bigdl.orca.automl",
         "bigdl.orca.ray",
-        "bigdl.orca.torch",
-        "bigdl.dllib.nncontext",
-        "bigdl.dllib.utils.common",
         "bigdl.nn",
-        "bigdl.util",
         "bigdl.dllib.nn",
-        "bigdl.dllib.nnframes",
         "bigdl.dllib.estimator",
         "bigdl.dllib.feature",
         "bigdl.dllib.keras",
@@ -427,8 +449,7 @@ def test_a_submodule_of_a_root_is_not_the_top_package() -> None:
         "zoo.orca.learn.openvino",
         "zoo.orca.automl",
         "zoo.ray",
-        "zoo.common",
-        "zoo.pipeline",
+        "zoo.pipeline.estimator",
         "zoo.util.utils",
     ],
 )
@@ -447,8 +468,6 @@ def test_what_never_was_is_simply_not_found() -> None:
     for name in ("bigdl.orca.nothing", "zoo.nothing", "bigdl.orca.learn.trigger.nothing"):
         with pytest.raises(ModuleNotFoundError):
             importlib.import_module(name)
-    with pytest.raises(ImportError, match=r"zoo\.init_nncontext is not in this release"):
-        from zoo import init_nncontext  # noqa: F401
     with pytest.raises(ImportError, match="cannot import name 'init_nothing'"):
         from zoo import init_nothing  # noqa: F401
 

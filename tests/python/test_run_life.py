@@ -26,6 +26,7 @@ from processes import (
     descriptors,
     is_alive,
     listeners,
+    memory_cgroup,
     nursery_of,
     pss,
     wait_until,
@@ -265,19 +266,8 @@ def test_a_closed_terminal_ends_all(environment: dict[str, str], tmp_path: Path)
 @pytest.fixture
 def small_cgroup() -> Iterator[Path]:
     """A memory cgroup (v1) of 150 MB below our own."""
-    lines = Path("/proc/self/cgroup").read_text().splitlines()
-    own = next((line.split(":", 2)[2] for line in lines if ":memory:" in line), None)
-    if own is None:
-        pytest.skip("no memory cgroup (v1)")
-    folder = Path(f"/sys/fs/cgroup/memory{own}/orca-test-{os.getpid()}")
-    try:
-        folder.mkdir()
-        (folder / "memory.limit_in_bytes").write_text(str(150 << 20))
-    except OSError as error:
-        pytest.skip(f"no memory cgroup can be made: {error}")
-    yield folder
-    wait_until(lambda: not (folder / "cgroup.procs").read_text(), 5, "the cgroup is empty")
-    folder.rmdir()
+    with memory_cgroup(150 << 20) as folder:
+        yield folder
 
 
 def test_a_worker_killed_for_memory_is_told_apart(

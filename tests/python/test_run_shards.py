@@ -155,10 +155,13 @@ def test_a_future_keeps_the_shards_of_its_call(context: None) -> None:
 
 
 @pytest.mark.slow
-def test_memory_beyond_the_limit_is_refused_by_name() -> None:
+def test_what_fits_neither_into_memory_nor_into_a_file_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """F25"""
+    monkeypatch.setenv("ORCA_SPILL", "/dev/shm")
     with orca.init_orca_context("local", cores=1, memory="64m"):
-        with pytest.raises(ResourceExhaustedError, match=r"64\.0 MiB for shards"):
+        with pytest.raises(ResourceExhaustedError, match=r"64\.0 MiB for shards.*/dev/shm"):
             Shard(np.zeros(100 << 20, np.uint8))
         Shard(np.zeros(1 << 20, np.uint8))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
+import weakref
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator
 from functools import partial
@@ -14,7 +16,7 @@ import pandas as pd
 import pytest
 
 import orca
-from orca.data import SharedValue, SparkXShards, XShards
+from orca.data import Shard, SharedValue, SparkXShards, XShards
 from orca.errors import InvalidArgumentError
 
 ROOTS = ["orca", "bigdl.orca", "zoo.orca"]
@@ -270,6 +272,28 @@ def test_pickles_are_written_whole_and_read_again(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["saved"]
 
 
+def test_pickles_are_written_to_any_file_system(tmp_path: Path) -> None:
+    made = SparkXShards([[np.arange(3)], ["a"]])
+    folder = (
+        f"local://{tmp_path}/saved"  # By fsspec, as object stores are: nothing can be moved there.
+    )
+    made.save_pickle(folder)
+    assert XShards.load_pickle(folder).collect()[1] == "a"
+    (tmp_path / "saved/part-00001").write_bytes(b"\x80\x05cut")
+    with pytest.raises(orca.errors.UnavailableError, match="part-00001: shard 0 is damaged"):
+        XShards.load_pickle(folder)
+    (tmp_path / "saved/_SUCCESS").unlink()
+    with pytest.raises(orca.errors.FailedPreconditionError, match="not written to its end"):
+        XShards.load_pickle(folder)
+    with pytest.raises(InvalidArgumentError, match=r"nowhere:// of .* is not known"):
+        made.save_pickle("nowhere://a/b")
+
+
+def test_pickles_of_no_partitions_are_read_again(tmp_path: Path) -> None:
+    SparkXShards([]).save_pickle(str(tmp_path / "none"))
+    assert XShards.load_pickle(str(tmp_path / "none")).num_partitions() == 0
+
+
 def test_a_shared_value_is_there_on_every_worker() -> None:
     shared = SharedValue({"weights": np.arange(3)})
     found = XShards.partition(np.arange(4)).transform_shard(
@@ -289,3 +313,33 @@ def test_classes_have_the_names_of_their_time() -> None:
     assert frames()._get_class_name() == "pandas.core.frame.DataFrame"
     assert list(frames().get_schema()["columns"]) == ["a", "b"]
     assert SparkXShards([[1]]).get_schema() is None
+
+
+def test_what_was_put_into_shards_is_let_go_at_once() -> None:
+    """Not when the garbage collector next comes: it may be most of the memory."""
+    seen: list[weakref.ref[Any]] = []
+
+    def shards() -> Iterator[list[Any]]:
+        for _ in range(3):
+            assert all(ref() is None for ref in seen[:-1])  # The last is in its partition.
+            array = np.ones(5)
+            seen.append(weakref.ref(array))
+            yield [{"x": array}]
+            del array
+
+    gc.disable()
+    try:
+        assert len(SparkXShards(shards())) == 3
+    finally:
+        gc.enable()
+    assert len(seen) == 3
+
+
+def test_an_object_shard_may_hold_a_shard_of_its_own() -> None:
+    made = SparkXShards([[{"inner": Shard({"x": np.arange(3)}), "name": "a"}]])
+    gc.collect()
+    for _ in range(3):  # Would take the memory, were it free.
+        Shard({"x": np.full(3, 7)})
+    assert made.collect()[0]["inner"].view()["x"].tolist() == [0, 1, 2]
+    sums = made.transform_shard(lambda shard: int(shard["inner"].view()["x"].sum()))
+    assert sums.collect() == [3]

@@ -88,7 +88,7 @@ def test_groups_are_those_of_all_rows(rows: int, parts: int) -> None:
     groups = frame.groupby("key")["value"]
     expected = pd.DataFrame(
         {
-            "sum(value)": groups.sum(),
+            "sum(value)": groups.sum(min_count=1),
             "count(value)": groups.count(),
             "avg(value)": groups.mean(),
             "max(value)": groups.max(),
@@ -108,6 +108,18 @@ def test_groups_are_those_of_all_rows(rows: int, parts: int) -> None:
         "count(name)": rows,
         "count(value)": frame["value"].count(),
     }
+
+
+def test_the_sum_of_no_values_is_missing() -> None:
+    nan = float("nan")
+    made = shards(
+        pd.DataFrame({"k": [1, 1, 2, 2], "v": [nan, nan, nan, 3.0], "n": [1, 2, 3, 4]}), 2
+    )
+    found = ordered(whole(made.group_by("k", ["sum", "sumDistinct"])))
+    assert found["sum(v)"].isna().tolist() == found["sum(DISTINCT v)"].isna().tolist()
+    assert found["sum(v)"].isna().tolist() == [True, False]
+    assert found["sum(v)"].iloc[1] == found["sum(DISTINCT v)"].iloc[1] == 3.0
+    assert found["sum(n)"].tolist() == [3, 7]
 
 
 def test_aggregates_have_the_values_of_their_names() -> None:

@@ -17,7 +17,22 @@ namespace orca {
 /// CheckMemoryFor).
 ORCA_API UniqueFd MakeMemoryFile(const std::string& label, std::size_t bytes);
 
-/// The size of a file that another process made; throws kPeerLost unless it is sealed.
+/// A file on a disk, without a name: nothing is left behind when its users die.
+struct DiskFile {
+  UniqueFd fd;
+  std::string folder;
+};
+/// Makes a file of `bytes`, and takes the room for them. Empty `folder`: $ORCA_SPILL, or else the
+/// first of $ORCA_HOME (~/.orca), $TMPDIR and /var/tmp that can take it. No file of a disk can be
+/// sealed: whoever may write it must not shrink it. Throws kResourceExhausted, naming each folder
+/// and why not, before anything is written.
+ORCA_API DiskFile MakeDiskFile(std::size_t bytes, const std::string& folder = "");
+
+/// Whether it is a file of MakeMemoryFile, or of a disk.
+ORCA_API bool IsInMemory(int fd);
+
+/// The size of a file that another process made; throws kPeerLost unless it is sealed, or of
+/// MakeDiskFile.
 ORCA_API std::size_t CheckMemoryFile(int fd);
 
 /// Opens the file again, so that whoever gets the new descriptor can read and nothing else.
@@ -28,9 +43,12 @@ struct FilePiece {
   std::span<const std::byte> data;
   std::size_t at = 0;
 };
-/// Copies `pieces` into the file; much at a time into huge pages where the kernel gives them, and
-/// by several threads. Throws kResourceExhausted when there is no room.
+/// Copies `pieces` into the file; in memory, much at a time into huge pages where the kernel gives
+/// them, and by several threads. Throws kResourceExhausted when there is no room.
 ORCA_API void WriteMemoryFile(int fd, std::span<const FilePiece> pieces);
+
+/// Has a file's bytes read from its disk, and does not wait for them.
+ORCA_API void AskForPages(const std::byte* begin, std::size_t bytes);
 
 /// A mapping of a whole file. What its owner writes to it stays in this process: those pages are
 /// copied. Any thread may read it.

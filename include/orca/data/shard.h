@@ -75,6 +75,8 @@ class ORCA_API Shard : public std::enable_shared_from_this<Shard> {
   const std::vector<Column>& columns() const { return columns_; }
   /// All bytes that it takes.
   std::size_t size() const { return size_; }
+  /// Whether they lie in a file of a disk.
+  bool in_file() const { return in_file_; }
 
  private:
   Shard(std::shared_ptr<const ShardHold> hold, const ShardMemory& memory);
@@ -84,6 +86,7 @@ class ORCA_API Shard : public std::enable_shared_from_this<Shard> {
   std::vector<ColumnSpec> specs_;
   std::uint64_t rows_ = 0;
   std::size_t size_ = 0;
+  bool in_file_ = false;
   std::vector<Column> columns_;
 };
 

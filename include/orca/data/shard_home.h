@@ -4,7 +4,9 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "orca/core/export.h"
@@ -13,7 +15,8 @@
 
 namespace orca::data {
 
-/// The memory of one shard: a sealed file, see MakeMemoryFile.
+/// The memory of one shard: a sealed file in memory (see MakeMemoryFile), or a file of a disk (see
+/// MakeDiskFile).
 struct ShardMemory {
   std::uint64_t id = 0;
   UniqueFd fd;
@@ -23,6 +26,9 @@ struct ShardMemory {
 /// Whether memory may be used again. Not when a child that the holder forked may still read it.
 enum class Reuse { kYes, kNo };
 
+/// What memory may be made of: what is written again and again stays off the disks.
+enum class Backing { kAny, kMemory };
+
 /// Owns the memory of shards, and uses it again when nobody holds a shard any more. Any thread may
 /// use it.
 class ORCA_API ShardHome : public std::enable_shared_from_this<ShardHome> {
@@ -30,7 +36,7 @@ class ORCA_API ShardHome : public std::enable_shared_from_this<ShardHome> {
   virtual ~ShardHome() = default;
   /// Memory for a new shard, with anything in it. The caller fills it, and holds it once. Throws
   /// kResourceExhausted, naming the limit, when there is not enough.
-  virtual ShardMemory New(std::size_t bytes) = 0;
+  virtual ShardMemory New(std::size_t bytes, Backing backing = Backing::kAny) = 0;
   /// One more hold of a shard that somebody holds. Never waits, never throws; Open tells when there
   /// was no such shard.
   virtual void Hold(std::uint64_t id) noexcept = 0;
@@ -70,12 +76,18 @@ class ORCA_API ShardHold : public std::enable_shared_from_this<ShardHold> {
   std::uint64_t children_ = ChildCount();
 };
 
-/// A home in this process, and in no child that it forks. The numbers of its shards begin behind
-/// `first_id`.
+struct ShelfOptions {
+  std::uint64_t first_id = 0;  ///< The numbers of its shards begin behind it.
+  std::size_t limit = 0;       ///< Memory for shards; 0: half of what is free. More go to files ...
+  std::string spill = {};      ///< ... in this folder; empty: see MakeDiskFile.
+  /// Is told once that there are files; null: the log. Called by whoever makes the first.
+  std::function<void(const std::string& text)> tell = nullptr;
+};
+
+/// A home in this process, and in no child that it forks.
 class ORCA_API ShardShelf : public ShardHome {
  public:
-  /// Gives out at most `limit` bytes at a time; 0: what the machine has.
-  static std::shared_ptr<ShardShelf> Create(std::uint64_t first_id = 0, std::size_t limit = 0);
+  static std::shared_ptr<ShardShelf> Create(ShelfOptions options = {});
 
   /// Takes in the memory of a shard of another home, and holds it.
   virtual void Adopt(std::uint64_t id, UniqueFd fd) = 0;
@@ -85,8 +97,9 @@ class ORCA_API ShardShelf : public ShardHome {
 
   struct Usage {
     std::size_t shards = 0;
-    std::size_t held = 0;  ///< Bytes of shards.
-    std::size_t free = 0;  ///< Bytes that wait to be used again.
+    std::size_t held = 0;   ///< Bytes of shards in memory.
+    std::size_t free = 0;   ///< Bytes of memory that wait to be used again.
+    std::size_t files = 0;  ///< Bytes of shards in files.
   };
   virtual Usage usage() const = 0;
 };

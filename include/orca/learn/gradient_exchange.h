@@ -4,12 +4,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "orca/comm/communicator.h"
 #include "orca/core/export.h"
 #include "orca/learn/flat_layout.h"
+#include "orca/learn/redo_log.h"
 
 namespace orca::learn {
 
@@ -61,6 +64,15 @@ class ORCA_API GradientExchange {
   StepSum Meet(const StepPart& mine, LossKind kind = LossKind::kMean);
   /// Reduces this worker's share (see FlatLayout::Share) of each run, in its own bank.
   void ReduceShare(std::span<const FlatLayout::Run> runs);
+  /// After Meet: where the gradients of all workers are, and what they weigh. Only on one machine.
+  JoinedGradient Joined() const;
+  /// After Meet: the sum of the squares of this worker's share of each run of the joined gradient,
+  /// each element held between the limits if there are any.
+  double SquaresOfShare(std::span<const FlatLayout::Run> runs,
+                        std::optional<std::pair<double, double>> limits);
+  /// The same as Joined, of a block whose workers are gone.
+  static JoinedGradient JoinedIn(const FlatLayout& layout, std::span<const std::byte> block,
+                                 int world, LossKind kind);
   /// Reduces everything.
   void ReduceAll();
   /// After ReduceAll: copies the joined gradients to where the pointers say, null ones excepted.

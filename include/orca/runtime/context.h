@@ -13,6 +13,7 @@
 
 #include "orca/core/export.h"
 #include "orca/data/shard_home.h"
+#include "orca/runtime/guest.h"
 #include "orca/runtime/parcel.h"
 
 namespace orca::runtime {
@@ -124,6 +125,18 @@ class ORCA_API Context {
   /// The shards of this machine, in the agent's memory; or, when agents joined from elsewhere, in
   /// this process. Workers anywhere can open them.
   const std::shared_ptr<data::ShardHome>& shards() const;
+  /// Where guests come in (see Guest). Only for an agent on this machine.
+  Door OpenDoor();
+  /// A basket that guests leave shards in.
+  std::uint64_t NewBasket();
+  /// Takes these shards out of a basket and drops whatever else is in it: a guest whose work was
+  /// done a second time left its shards as well. Nothing can be left in it afterwards.
+  std::vector<std::shared_ptr<const data::ShardHold>> EmptyBasket(
+      std::uint64_t basket, const std::vector<std::uint64_t>& shards);
+  /// What a guest asks; nothing when none does within `timeout`, or after Stop.
+  std::optional<Question> NextQuestion(std::chrono::milliseconds timeout);
+  /// Answers it; the guest then holds the shards that the reply names.
+  void Answer(const Question& question, const Reply& reply);
   /// Every worker that runs a function prints its stack, as output of its rank. So does
   /// "orca stacks RUN" from outside.
   void PrintStacks();
@@ -131,6 +144,7 @@ class ORCA_API Context {
   /// Stop.
   std::optional<Event> NextEvent(std::chrono::milliseconds timeout);
   void Stop();
+  bool stopped() const;
 
  private:
   explicit Context(std::unique_ptr<Controller> controller);

@@ -173,13 +173,19 @@ struct Coder<std::vector<std::shared_ptr<const data::Shard>>> {
     packed.own = CopyOf(std::span<const std::uint64_t>(ids));
     return packed;
   }
-  static std::vector<std::shared_ptr<const data::Shard>> Unpack(std::span<const std::byte> bytes) {
+  static std::vector<std::shared_ptr<const data::Shard>> Unpack(
+      std::span<const std::byte> bytes, const std::shared_ptr<data::ShardHome>& home = Shards()) {
     std::vector<std::shared_ptr<const data::Shard>> shards;
     for (const std::uint64_t id : Coder<std::vector<std::uint64_t>>::Unpack(bytes))
-      shards.push_back(data::Shard::Open(data::ShardHold::Take(Shards(), id)));
+      shards.push_back(data::Shard::Open(data::ShardHold::Take(home, id)));
     return shards;
   }
 };
+
+template <typename T>
+inline constexpr bool kIsShards =
+    std::is_same_v<T, std::shared_ptr<const data::Shard>> ||
+    std::is_same_v<T, std::vector<std::shared_ptr<const data::Shard>>>;
 
 /// A plain function as it travels: module and offset.
 ORCA_API std::vector<std::byte> PackFunction(void (*function)());
@@ -227,7 +233,7 @@ ORCA_API std::vector<std::vector<std::byte>> Collect(runtime::Run& run);
 
 /// Runs `function(arguments...)` on every worker and returns their results by rank. It is a plain
 /// function: of this program, or of a library that the program links. Numbers, strings, vectors of
-/// numbers, shards and (as arguments) std::span<const T>, vectors of shards and plain functions can
+/// numbers, shards, vectors of shards and (as arguments) std::span<const T> and plain functions can
 /// travel.
 template <typename R, typename... A, typename... Given>
 auto Run(Context& context, const RunOptions& options, R (*function)(A...), Given&&... arguments) {
@@ -242,7 +248,7 @@ auto Run(Context& context, const RunOptions& options, R (*function)(A...), Given
     std::vector<std::remove_cvref_t<R>> values;
     using Result = std::remove_cvref_t<R>;
     for (const auto& bytes : results) {
-      if constexpr (std::is_same_v<Result, std::shared_ptr<const data::Shard>>) {
+      if constexpr (program::kIsShards<Result>) {
         values.push_back(program::Coder<Result>::Unpack(bytes, context.shards()));
       } else {
         values.push_back(program::Coder<Result>::Unpack(bytes));

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -76,6 +77,10 @@ class ORCA_API Worker {
   std::shared_ptr<comm::Communicator> Communicator();
   /// The shards of this node. Any thread.
   const std::shared_ptr<data::ShardHome>& shards() const;
+
+  /// Leaves shards that this worker holds in a basket of the driver's (see Context::NewBasket), in
+  /// the place of what is in it: they outlive this worker. Any thread.
+  void Leave(std::uint64_t basket, std::span<const std::uint64_t> shards);
 
   /// How far the task is, and what it measured, for the run's log: at most ten a second, and the
   /// last one in any case. Any thread.

@@ -36,16 +36,19 @@ def init_orca_context(
 
     Args:
         cluster_mode: ``"local"`` in any case, or None, which is the same with 2 cores.
-        runtime: ``"spark"``; the name is kept, nothing of Spark is started.
+        runtime: ``"spark"``.
         cores: How many cores to use; ``"*"``: all.
-        memory: How much memory shards may take, e.g. ``"10g"``; without it what the cgroup allows.
+        memory: How much memory shards may take, and Spark's driver, e.g. ``"10g"``; without it
+            what the cgroup allows, and 2g for Spark.
         num_nodes: 1.
         init_ray_on_spark: Accepted; Orca's workers need no Ray.
         init_executor_gateway: Accepted.
-        **kwargs: What the original handed on to Spark and Ray; accepted.
+        **kwargs: For Spark: ``conf``, ``driver_memory``, ``extra_python_lib``, ``jars``,
+            ``python_location``, ``redirect_spark_log``, ``spark_log_level``. What the original handed
+            on to clusters and Ray is accepted.
 
     Returns:
-        The context.
+        The context. It stands for the SparkContext, too: the first use as one starts Spark.
 
     Raises:
         RuntimeError: An argument cannot work, or not in this release.

@@ -321,6 +321,21 @@ class SharedBlock:
         self._hold = self.native.hold
         self._view = self.native.view()
 
+    @property
+    def number(self) -> int:
+        """What other processes of this machine find it by."""
+        return int(self._hold.id)
+
+    @property
+    def nbytes(self) -> int:
+        """At least as many as were asked for."""
+        return int(self._view.size)
+
+    @property
+    def address(self) -> int:
+        """Where it begins, in this process."""
+        return int(self._view.ctypes.data)
+
     def array(self, dtype: str, shape: tuple[int, ...], offset: int = 0) -> np.ndarray[Any, Any]:
         """A part of it, from byte ``offset`` on, as an array that can be written."""
         kind = np.dtype(dtype)

@@ -23,6 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from orca.errors import InvalidArgumentError
+
 _log = logging.getLogger("orca")
 
 
@@ -83,6 +85,30 @@ def write_text(path: str, text: str) -> int:
     with filesystem.open_output_stream(inside) as stream:
         stream.write(text.encode())
     return len(text)
+
+
+def open_input(path: str) -> Any:
+    """A file to read, with ``peek``."""
+    filesystem, inside = where(path)
+    return io.BufferedReader(filesystem.open_input_file(inside))
+
+
+def open_output(path: str) -> Any:
+    """A file to write."""
+    filesystem, inside = where(path)
+    return filesystem.open_output_stream(inside, compression=None)
+
+
+def can_move(path: str) -> bool:
+    """Whether folders there can be moved at once: object stores have none."""
+    filesystem, _ = where(path)
+    return filesystem.type_name in ("local", "hdfs", "viewfs")
+
+
+def move(source: str, target: str) -> None:
+    """Gives a file or a folder another name."""
+    filesystem, inside = where(source)
+    filesystem.move(inside, where(target)[1])
 
 
 # --- copies; 0: done, -1: not, and the log says why
@@ -206,8 +232,27 @@ def where(path: str) -> tuple[Any, str]:
     if _is_local(path):
         local = Path(path.removeprefix("file://")).absolute()
         return _fs().LocalFileSystem(), str(local)
-    filesystem, inside = _fs().FileSystem.from_uri(path)
+    fs = _fs()
+    try:
+        filesystem, inside = fs.FileSystem.from_uri(path)
+    except ValueError as error:
+        if "Unrecognized filesystem type" not in str(error):
+            raise
+        return _by_fsspec(fs, path)
     return filesystem, inside
+
+
+def _by_fsspec(fs: Any, path: str) -> tuple[Any, str]:
+    """What pyarrow does not reach itself."""
+    scheme = path.partition("://")[0]
+    try:
+        known = importlib.import_module("fsspec")
+        filesystem, inside = known.core.url_to_fs(path)
+    except (ImportError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"{scheme}:// of {path} is not known: {error}; install fsspec and what it names"
+        ) from error
+    return fs.PyFileSystem(fs.FSSpecHandler(filesystem)), inside
 
 
 def _read(path: str) -> bytes:

@@ -35,6 +35,7 @@ class FrameOperations:
                 raise InvalidArgumentError(
                     "Currently only support partition by for XShards of Pandas DataFrame"
                 )
+            self._check_frames("partition_by()")
             name = cols[0] if isinstance(cols, list | tuple) and len(cols) == 1 else cols
             if not isinstance(name, str):
                 raise InvalidArgumentError("Only support partition by a column name")
@@ -49,17 +50,25 @@ class FrameOperations:
             columns = list(self.get_schema()["columns"])
             names = columns if col_names is None else _listed(col_names)
             self._check_columns(names, "col_names")
+            if not names:
+                raise InvalidArgumentError("col_names is empty; give at least one column")
             ups = ascending if isinstance(ascending, list | tuple) else [ascending] * len(names)
             if len(ups) != len(names):
                 raise InvalidArgumentError(
                     f"ascending has {len(ups)} values for {len(names)} columns; give one each"
                 )
-            found = self._ask(functools.partial(_quantiles, name=names[0]))
-            known = np.sort(np.concatenate(list(found))) if found else np.array([])
-            count = self.num_partitions()
-            at = np.linspace(0, len(known), count + 1)[1:-1].astype(int)
-            bounds = known[at[at < len(known)]]
-            cut = functools.partial(_by_range, name=names[0], bounds=bounds, count=count, up=ups[0])
+            first, count = names[0], self.num_partitions()
+            found = [part for part in self._ask(functools.partial(_quantiles, name=first)) if part]
+            # Categories have an order of their own, which frames with other categories do not share.
+            by_value = len({kind for kind, _ in found}) > 1
+            if by_value:
+                ask = functools.partial(_quantiles, name=first, by_value=True)
+                found = [part for part in self._ask(ask) if part]
+            known = [values for _, values in found if len(values)]
+            bounds = _bounds(np.sort(np.concatenate(known)), count) if known else np.array([])
+            cut = functools.partial(
+                _by_range, name=first, bounds=bounds, count=count, up=ups[0], by_value=by_value
+            )
             order = functools.partial(_sorted, names=names, ups=list(map(bool, ups)))
             return self._exchanged(cut, count, order)
 
@@ -172,7 +181,7 @@ class FrameOperations:
                 raise InvalidArgumentError(
                     "Currently only support unique() on XShards of Pandas Series"
                 )
-            found = self._ask(_uniques)
+            found = [part for part in self._ask(_uniques) if part is not None]
             values: np.ndarray[Any, Any] = _pandas().unique(np.concatenate(found))
             return values
 
@@ -182,7 +191,7 @@ class FrameOperations:
             self._check_frames("max()")
             self._check_columns([col_name], "col_name")
             found = self._ask(functools.partial(_largest, name=col_name))
-            return max((value for value in found if value is not None), default=None)
+            return max(itertools.chain.from_iterable(found), default=None)
 
     def get_null_sum(self: Any) -> Any:
         """A frame with the number of missing values (``total``) of every column (``col``)."""
@@ -197,14 +206,10 @@ class FrameOperations:
             self._check_frames("describe()")
             names = _listed(cols) if cols else list(self.get_schema()["columns"])
             self._check_columns(names, "cols")
-            whole = _pandas().concat(self.select(names).collect(), ignore_index=True)
+            parts = self._ask(functools.partial(_moments, names=names))
             rows: dict[str, Any] = {"summary": ["count", "mean", "stddev", "min", "max"]}
-            for name in names:
-                column = whole[name].dropna()
-                is_number = column.dtype.kind in "iufb"
-                both = [column.mean(), column.std()] if is_number else [None, None]
-                ends = [column.min(), column.max()] if len(column) else [None, None]
-                rows[name] = [len(column), *both, *ends]
+            for i, name in enumerate(names):
+                rows[name] = _summary([part[i] for part in parts if part])
             return _pandas().DataFrame(rows)
 
     def head(self: Any, n: int = 5) -> Any:
@@ -232,9 +237,22 @@ class FrameOperations:
     # --- inside
 
     def _check_frames(self: Any, what: str) -> None:
-        if self._get_class_name() != FRAME:
+        kinds = list(dict.fromkeys(cell.kind for cell in self.cells()))
+        if kinds != [FRAME]:
+            others = f"; there are {', '.join(kinds)}" if len(kinds) > 1 else ""
             raise InvalidArgumentError(
-                f"Currently only support {what} on XShards of Pandas DataFrame"
+                f"Currently only support {what} on XShards of Pandas DataFrame{others}"
+            )
+        columns = self.get_schema()["columns"]
+        if columns.nlevels > 1:
+            raise InvalidArgumentError(
+                f"{what} wants columns with one name each, and these have {columns.nlevels}: give "
+                'frame.set_axis(["_".join(map(str, names)) for names in frame.columns], axis=1)'
+            )
+        if not columns.is_unique:
+            twice = list(columns[columns.duplicated()])
+            raise InvalidArgumentError(
+                f"{what}: several columns have the names {twice}; rename some"
             )
 
     def _check_columns(self: Any, names: Sequence[Any], what: str) -> None:
@@ -296,28 +314,78 @@ def _by_hash(frames: list[Any], names: list[str], count: int) -> list[Any]:
     whole = _whole(frames)
     if not names or count == 1:
         return [whole, *(whole.iloc[:0] for _ in range(count - 1))]
-    keys = whole[names]
-    # Equal numbers are equal whatever their type is in another partition.
-    numbers = {n: "float64" for n in names if keys[n].dtype.kind in "iufb"}
-    places = _pandas().util.hash_pandas_object(keys.astype(numbers), index=False) % count
-    return [whole[places.to_numpy() == i] for i in range(count)]
+    places = _hashes(whole[names[0]])
+    for name in names[1:]:
+        places = places * np.uint64(31) + _hashes(whole[name])
+    places %= np.uint64(count)
+    return [whole[places == i] for i in range(count)]
 
 
-def _quantiles(frames: list[Any], name: str) -> np.ndarray[Any, Any]:
-    values = _whole(frames)[name].dropna().sort_values().to_numpy() if frames else np.array([])
+def _hashes(column: Any) -> np.ndarray[Any, Any]:
+    """Equal values have equal ones, whatever types they have in other partitions."""
+    column = _comparable(column)
+    found: np.ndarray[Any, Any] = _pandas().util.hash_pandas_object(column, index=False).to_numpy()
+    return np.where(column.isna().to_numpy(), np.uint64(0), found)
+
+
+_NUMBERS = ("boolean", "decimal", "floating", "integer", "mixed-integer-float")
+
+
+def _comparable(column: Any) -> Any:
+    """The same values in a type that all partitions have in common."""
+    pandas = _pandas()
+    if isinstance(column.dtype, pandas.CategoricalDtype):
+        column = column.astype(object)
+    if isinstance(column.dtype, pandas.DatetimeTZDtype):
+        column = column.dt.tz_convert("UTC").dt.tz_localize(None)
+    if column.dtype.kind in "mM":
+        return column.astype(f"{column.dtype.kind}8[us]")
+    is_object = column.dtype == object
+    if column.dtype.kind in "iufb" or (
+        is_object and pandas.api.types.infer_dtype(column, skipna=True) in _NUMBERS
+    ):
+        return column.astype("float64") + 0.0  # There is a zero with a sign.
+    return column
+
+
+def _sort_key(column: Any, by_value: bool) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """What decides the order of values that are not missing, and which are."""
+    pandas = _pandas()
+    missing = column.isna().to_numpy()
+    if isinstance(column.dtype, pandas.CategoricalDtype):
+        column = column.astype(object) if by_value else column.cat.codes
+    if isinstance(column.dtype, pandas.DatetimeTZDtype):
+        column = column.dt.tz_convert("UTC").dt.tz_localize(None)
+    return column[~missing].to_numpy(), missing
+
+
+def _quantiles(frames: list[Any], name: str, by_value: bool = False) -> Any:
+    """The dtype of a column, and values that divide its rows evenly."""
+    if not frames:
+        return None
+    column = _whole(frames)[name].reset_index(drop=True)
+    values = np.sort(_sort_key(column, by_value)[0])
     at = np.linspace(0, len(values) - 1, min(len(values), 256)).astype(int)
-    found: np.ndarray[Any, Any] = values[at]
+    kind = column.dtype
+    is_category = isinstance(kind, _pandas().CategoricalDtype)
+    return tuple(kind.categories) if is_category else "", values[at]
+
+
+def _bounds(known: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
+    at = np.linspace(0, len(known), count + 1)[1:-1].astype(int)
+    found: np.ndarray[Any, Any] = known[at[at < len(known)]]
     return found
 
 
-def _by_range(frames: list[Any], name: str, bounds: Any, count: int, up: bool) -> list[Any]:
+def _by_range(
+    frames: list[Any], name: str, bounds: Any, count: int, up: bool, by_value: bool
+) -> list[Any]:
     if not frames:
         return []
-    whole = _whole(frames)
-    column = whole[name]
-    missing = column.isna().to_numpy()
+    whole = _whole(frames).reset_index(drop=True)
+    values, missing = _sort_key(whole[name], by_value)
     places = np.zeros(len(whole), int)
-    places[~missing] = np.searchsorted(bounds, column[~missing].to_numpy(), side="right")
+    places[~missing] = np.searchsorted(bounds, values, side="right")
     if not up:
         places = count - 1 - places
     return [whole[places == i] for i in range(count)]
@@ -326,8 +394,10 @@ def _by_range(frames: list[Any], name: str, bounds: Any, count: int, up: bool) -
 def _sorted(frames: list[Any], names: list[str], ups: list[bool]) -> list[Any]:
     if not frames:
         return []
-    position = "first" if ups[0] else "last"
-    whole = _whole(frames).sort_values(names, ascending=ups, na_position=position, kind="stable")
+    whole = _whole(frames)
+    for name, up in reversed(list(zip(names, ups, strict=True))):
+        position = "first" if up else "last"
+        whole = whole.sort_values(name, ascending=up, na_position=position, kind="stable")
     return [whole.reset_index(drop=True)]
 
 
@@ -354,9 +424,31 @@ def _sampled(frame: Any, frac: float, replace: bool, weights: Any, seed: Any) ->
 
 def _assembled(frame: Any, features: list[str], labels: list[str]) -> dict[str, Any]:
     def stack(names: list[str]) -> np.ndarray[Any, Any]:
-        return np.stack([frame[name].to_numpy() for name in names], axis=1)
+        return np.concatenate([_vectors(frame[name].to_numpy(), name) for name in names], axis=1)
 
     return {"x": stack(features), "y": stack(labels)}
+
+
+def stacked_column(column: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
+    """A column whose rows may be arrays or lists, as one array.
+
+    Raises:
+        InvalidArgumentError: Rows have different shapes.
+    """
+    if column.dtype != object or not len(column):
+        return column
+    parts = [np.asarray(row) for row in column]
+    if len(shapes := {part.shape for part in parts}) > 1:
+        raise InvalidArgumentError(
+            f"column {name!r} has rows of the shapes {sorted(shapes)}; give all the same shape"
+        )
+    return np.stack(parts)
+
+
+def _vectors(column: np.ndarray[Any, Any], name: str) -> np.ndarray[Any, Any]:
+    """A column as a matrix; rows may be lists themselves."""
+    column = stacked_column(column, name)
+    return column.reshape(len(column), -1) if len(column) else column[:, None]
 
 
 def _stacked_pairs(pairs: list[Any]) -> list[Any]:
@@ -366,14 +458,51 @@ def _stacked_pairs(pairs: list[Any]) -> list[Any]:
     return [{"x": x, "y": y}]
 
 
-def _uniques(values: list[Any]) -> np.ndarray[Any, Any]:
+def _uniques(values: list[Any]) -> np.ndarray[Any, Any] | None:
     parts = [np.asarray(series.unique()) for series in values]
-    return np.concatenate(parts) if parts else np.array([])
+    return np.concatenate(parts) if parts else None
 
 
-def _largest(frames: list[Any], name: str) -> Any:
-    values = [frame[name].max() for frame in frames if len(frame)]
-    return max(values) if values else None
+def _largest(frames: list[Any], name: str) -> list[Any]:
+    values = [frame[name].dropna() for frame in frames]
+    return [column.max() for column in values if len(column)]
+
+
+def _moments(frames: list[Any], names: list[str]) -> list[Any]:
+    """Of each column: how many values, their sum, squares around its mean, least and largest."""
+    found = []
+    for name in names if frames else ():
+        column = _whole(frames)[name].dropna()
+        if isinstance(column.dtype, _pandas().CategoricalDtype):
+            column = column.astype(object)
+        total = squares = None
+        if column.dtype.kind in "iufb":
+            numbers = column.to_numpy(np.float64)
+            with np.errstate(invalid="ignore", over="ignore"):
+                total = numbers.sum()
+                squares = ((numbers - total / max(len(numbers), 1)) ** 2).sum()
+        ends = (column.min(), column.max()) if len(column) else (None, None)
+        found.append((len(column), total, squares, *ends))
+    return found
+
+
+def _summary(parts: list[Any]) -> list[Any]:
+    """Count, mean, deviation and ends of a column, of those of its parts."""
+    count = sum(part[0] for part in parts)
+    ends = [
+        choose(part[i] for part in parts if part[0]) if count else None
+        for i, choose in ((3, min), (4, max))
+    ]
+    parts = [part for part in parts if part[0]] or parts
+    if any(part[1] is None for part in parts):
+        return [count, None, None, *ends]
+    if not count:
+        return [0, float("nan"), float("nan"), *ends]
+    with np.errstate(invalid="ignore", over="ignore"):
+        mean = sum(part[1] for part in parts) / count
+        squares = sum(part[2] + part[0] * (part[1] / part[0] - mean) ** 2 for part in parts)
+        deviation = np.sqrt(squares / (count - 1)) if count > 1 else float("nan")
+    return [count, mean, deviation, *ends]
 
 
 def _null_counts(frames: list[Any]) -> Any:
@@ -399,10 +528,10 @@ _AGGREGATES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "max": ("max({})", lambda s: s.max()),
     "min": ("min({})", lambda s: s.min()),
     "count": ("count({})", lambda s: s.count()),
-    "sum": ("sum({})", lambda s: s.sum()),
+    "sum": ("sum({})", lambda s: s.sum(min_count=1)),
     "avg": ("avg({})", lambda s: s.mean()),
     "mean": ("avg({})", lambda s: s.mean()),
-    "sumDistinct": ("sum(DISTINCT {})", lambda s: s.drop_duplicates().sum()),
+    "sumDistinct": ("sum(DISTINCT {})", lambda s: s.drop_duplicates().sum(min_count=1)),
     "stddev": ("stddev({})", lambda s: s.std()),
     "stddev_pop": ("stddev_pop({})", lambda s: s.std(ddof=0)),
     "variance": ("variance({})", lambda s: s.var()),
@@ -446,8 +575,13 @@ def _aggregate(
     whole = _whole(frames).reset_index(drop=True)
     if not names:
         return [pandas.DataFrame([dict(_row(whole, wanted))])]
-    if not len(whole):  # Its columns would have no types; another partition has some.
-        return []
+    if not len(whole):
+        empty = whole[names].copy()
+        for column, name in wanted:
+            title = _row(None, [(column, name)])[0][0]
+            empty[title] = np.array([], object) if column == "*" else whole[column]
+            empty[title] = empty[title].astype(_result_type(name, whole, column))
+        return [whole.join(empty.drop(columns=names)) if join else empty]
     groups = list(whole.groupby(names, dropna=False, sort=False))
     rows = [dict(zip(names, key, strict=True)) | dict(_row(f, wanted)) for key, f in groups]
     titles = [*names, *(title for title, _ in _row(None, wanted))]
@@ -455,6 +589,21 @@ def _aggregate(
     for name in names:
         made[name] = made[name].astype(whole[name].dtype)
     return [whole.merge(made, how="left", on=names) if join else made]
+
+
+_RESULTS = {
+    "int64": ("count", "approx_count_distinct"),
+    "object": ("collect_list", "collect_set"),
+    "float64": (
+        *("avg", "mean", "stddev", "stddev_pop", "variance", "var_pop", "skewness", "kurtosis"),
+    ),
+}
+
+
+def _result_type(name: str, frame: Any, column: Any) -> Any:
+    """The dtype of an aggregate, for frames without rows to see it from."""
+    found = next((kind for kind, names in _RESULTS.items() if name in names), None)
+    return found or frame[column].dtype
 
 
 def _row(frame: Any, wanted: list[tuple[Any, str]]) -> list[tuple[str, Any]]:

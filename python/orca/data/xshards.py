@@ -14,93 +14,35 @@ Example:
 from __future__ import annotations
 
 import copy
-import importlib
 import itertools
 import os
 import pickle
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from orca import pickles, running
+from orca import running
 from orca.context import active_context
-from orca.data.arrays import Shard
+from orca.data import file, scratch
+from orca.data.arrays import ArrayStore, Shard
+from orca.data.cells import (
+    Cell,
+    Partition,
+    RowsInOrder,
+    ToArrays,
+    add_predictions,
+    check_alike,
+    counts_of_rows,
+    regrouped,
+    row_kinds,
+    take_rows,
+)
 from orca.data.frames import Each, FrameOperations
-from orca.errors import FailedPreconditionError, InvalidArgumentError
+from orca.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
 from orca.generations import BIGDL, ORCA, ZOO, Errors, Generation
 
 __all__ = ["SharedValue", "SparkXShards", "XShards", "bind_root", "on_workers"]
-
-_DTYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64")
-
-
-class Cell:
-    """One shard, in the agent's memory: arrays as columns, anything else as a pickle with its buffers.
-
-    Attributes:
-        shard: The memory.
-        is_arrays: Whether it holds the arrays themselves.
-    """
-
-    def __init__(self, value: Any) -> None:
-        self.is_arrays = _is_arrays(value)
-        if self.is_arrays:
-            self.shard = Shard(value)
-        else:
-            parts, _ = pickles.dumps(value, ("a shard",))
-            self.shard = Shard([np.frombuffer(part, np.uint8)[None] for part in parts])
-        self.kind = _class_name(value)
-
-    def keys(self) -> set[str]:
-        """Of a dict of arrays; none of anything else."""
-        structure = self.shard._structure
-        return set(structure) if self.is_arrays and isinstance(structure, dict) else set()
-
-    def value(self) -> Any:
-        """A copy that the caller may change; memory is copied where it is written only."""
-        if self.is_arrays:
-            return self.shard.own_view()
-        parts = self.shard.own_view()
-        return pickle.loads(parts[0].data, buffers=[memoryview(part[0]) for part in parts[1:]])
-
-
-def _is_arrays(value: Any) -> bool:
-    """Whether it is an array, or a tree of arrays with equally many rows, that the engine has types for."""
-    leaves: list[Any] = []
-
-    def visit(node: Any) -> bool:
-        if type(node) is dict:
-            return bool(node) and all(
-                isinstance(key, str) and key and "." not in key and visit(item)
-                for key, item in node.items()
-            )
-        if type(node) in (list, tuple):
-            return bool(node) and all(visit(item) for item in node)
-        leaves.append(node)
-        return type(node) is np.ndarray and node.ndim > 0 and _has_type(node)
-
-    return visit(value) and len({len(leaf) for leaf in leaves}) == 1
-
-
-def _has_type(array: np.ndarray[Any, Any]) -> bool:
-    """Whether the engine has a type for it."""
-    return array.dtype.name in _DTYPES and array.dtype.isnative
-
-
-def _class_name(value: Any) -> str:
-    kind = type(value)
-    if kind.__module__ == "pandas" and kind.__name__ in ("DataFrame", "Series"):
-        # As pandas before 3 had it, which is what scripts compare with.
-        return f"pandas.core.{_PANDAS[kind.__name__]}.{kind.__name__}"
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
-_PANDAS = {"DataFrame": "frame", "Series": "series"}
-
-
-Partition = list[Cell]
 
 
 class XShards:
@@ -150,7 +92,7 @@ class XShards:
     ) -> SparkXShards:
         """What ``save_pickle`` wrote, with at least so many partitions."""
         with cls._generation.errors():
-            made = _bound(cls._generation)._of(_load(Path(_local(path))))
+            made = _bound(cls._generation)._of(_load(path.rstrip("/")))
             wanted = minPartitions or 0
             return made if made.num_partitions() >= wanted else made._spread(wanted)
 
@@ -159,18 +101,23 @@ class SparkXShards(FrameOperations, XShards):
     """An XShards whose partitions are in memory that all workers share.
 
     Args:
-        data: Partitions, each a list of shards.
+        data: Partitions, each a list of shards; or an RDD of shards, which stay in Spark until an operation
+            needs them.
         transient: Accepted; what is in memory stays there as long as it is used.
-        class_name: Accepted; the shards' class is known.
+        class_name: The class of an RDD's shards, if it is known. That of others is.
     """
 
-    def __init__(
-        self, data: Iterable[Iterable[Any]], transient: bool = False, class_name: str | None = None
-    ) -> None:
-        self._parts: list[Partition] | None = [[Cell(s) for s in part] for part in data]
+    def __init__(self, data: Any, transient: bool = False, class_name: str | None = None) -> None:
+        self._parts: list[Partition] | None = None
         self._source: SparkXShards | None = None
-        self._step: Any = None
+        self._step: Any = None  # None: the shards of the source as they are.
+        self._spark: Any = None  # Where they are in Spark, until they are pulled.
+        self._rdd: Any = None
         self._is_lazy = self._user_cached = False
+        if hasattr(data, "getNumPartitions"):
+            self._spark = _with_spark().RddSource(data, class_name)
+        else:
+            self._parts = [[Cell(s) for s in part] for part in data]
 
     @classmethod
     def _of(cls, partitions: list[Partition]) -> SparkXShards:
@@ -179,17 +126,38 @@ class SparkXShards(FrameOperations, XShards):
         return made
 
     @classmethod
-    def lazy(cls, data: Iterable[Iterable[Any]], class_name: str | None = None) -> SparkXShards:
+    def _in_spark(cls, source: Any) -> SparkXShards:
+        made = cls([])
+        made._parts, made._spark = None, source
+        return made
+
+    @classmethod
+    def lazy(cls, data: Any, class_name: str | None = None) -> SparkXShards:
         """An XShards whose operations wait until their result is needed."""
-        return cls(data).to_lazy()
+        return cls(data, class_name=class_name).to_lazy()
 
     def _partitions(self) -> list[Partition]:
         if self._parts is None:
-            assert self._source is not None
             with self._generation.errors():
-                self._parts = _map(self._source._partitions(), self._step)
-            self._source = None
+                if self._spark is not None:
+                    self._parts = self._spark.pull()
+                else:
+                    assert self._source is not None
+                    found = self._source._partitions()
+                    self._parts = found if self._step is None else _map(found, self._step)
+            self._source = self._spark = None
         return self._parts
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._spark is not None:  # Other processes do not reach it.
+            self._partitions()
+        return {**self.__dict__, "_rdd": None}
+
+    def _untouched(self) -> Any:
+        """Where the shards are in Spark, if that is where they are."""
+        if self._source is not None and self._step is None:
+            return self._source._untouched()
+        return self._spark
 
     def _mapped(self, step: Callable[[list[Any]], list[Any]], *, lazy: bool = False) -> Any:
         """An XShards of what ``step`` makes of each partition's shards."""
@@ -216,7 +184,11 @@ class SparkXShards(FrameOperations, XShards):
 
     def first(self) -> Any:
         """The first shard."""
-        return self.take(1)[0]
+        with self._generation.errors():
+            found = self.take(1)
+            if not found:
+                raise FailedPreconditionError("there is no shard; all partitions are empty")
+            return found[0]
 
     def take(self, n: int) -> list[Any]:
         """The first ``n`` shards."""
@@ -225,14 +197,18 @@ class SparkXShards(FrameOperations, XShards):
 
     def num_partitions(self) -> int:
         """How many partitions there are."""
-        return len(self._partitions() if self._source is None else self._source._partitions())
+        if self._spark is not None:
+            return int(self._spark.num_partitions())
+        return len(self._partitions()) if self._source is None else self._source.num_partitions()
 
     def __len__(self) -> int:
         return sum(sum(part) for part in _gather(self._partitions(), _lengths))
 
     def _get_class_name(self) -> str:
-        cells = list(itertools.chain.from_iterable(self._partitions()))
-        name = cells[0].kind if cells else ""
+        name = getattr(self._untouched(), "class_name", None)
+        if name is None:
+            cells = list(itertools.chain.from_iterable(self._partitions()))
+            name = cells[0].kind if cells else ""
         if self._generation.raises is Errors.BUILTIN:
             return name.removeprefix("builtins.")
         return name
@@ -257,26 +233,77 @@ class SparkXShards(FrameOperations, XShards):
         wanted = {"x", "y"} if has_target else {"x"}
         parts = self._partitions()
         if features is not None or any(cell.keys() != wanted for cell in self.cells()):
-            parts = _map(parts, _ToArrays(features, labels, has_target))
+            parts = _map(parts, ToArrays(features, labels, has_target))
         return type(self)._of([[cell for cell in part if len(cell.shard)] for part in parts])
 
     def cells(self) -> list[Cell]:
         """The shards where they are."""
         return [cell for part in self._partitions() for cell in part]
 
-    def with_predictions(self, predictions: Any) -> SparkXShards:
+    def array_store(self) -> ArrayStore:
+        """All shards of arrays as one table, which gives shuffled batches of their rows; nothing is copied.
+
+        Example:
+            >>> import orca
+            >>> with orca.init_orca_context("local", cores=1):
+            ...     store = XShards.partition({"x": np.arange(6)}, num_shards=3).array_store()
+            ...     [len(batch["x"]) for batch in store.batches(4)]
+            [4, 2]
+        """
+        with self._generation.errors():
+            store = ArrayStore()
+            for cell in self.cells():
+                if not cell.is_arrays:
+                    raise InvalidArgumentError(
+                        f"a shard is a {cell.kind}; give arrays, or a dict, list or tuple of them, with equally "
+                        "many rows"
+                    )
+                store.put(cell.shard)
+            return store
+
+    def with_predictions(self, predictions: Iterable[Shard]) -> SparkXShards:
         """The same shards with a "prediction" for each of their rows, which come in order."""
-        at = 0
-        partitions = []
-        for part in self._partitions():
-            made = []
-            for cell in part:
-                value = cell.value()
-                rows = _rows_of(value)
-                made.append(Cell(_add_prediction(value, _slice(predictions, at, at + rows))))
-                at += rows
-            partitions.append(made)
-        return type(self)._of(partitions)
+        parts, rows = self._partitions(), RowsInOrder(predictions)
+        pairs: list[list[Any]] = [
+            [
+                item
+                for cell, count in zip(part, counts, strict=True)
+                for item in (cell, rows.take(count))
+            ]
+            for part, counts in zip(parts, _gather(parts, counts_of_rows), strict=True)
+        ]
+        return type(self)._of(_map(pairs, add_predictions))
+
+    # --- Spark: started by these alone
+
+    @property
+    def rdd(self) -> Any:
+        """A pyspark RDD of the shards, which Spark's tasks read where they are.
+
+        Of an XShards that was made from Spark and not used yet it is Spark's own.
+        """
+        with self._generation.errors():
+            if (source := self._untouched()) is not None:
+                return source.rdd
+            if self._rdd is None or self._rdd.ctx._jsc is None:  # Its Spark may have been stopped.
+                self._rdd = _with_spark().export(self._partitions())
+            return self._rdd
+
+    def to_spark_df(self) -> Any:
+        """A DataFrame of Spark with the rows of the frames, one frame a partition at most.
+
+        Missing values are nulls, and so are NaNs; times without a zone are of Spark's session. The index is
+        left out.
+
+        Raises:
+            InvalidArgumentError: Shards are no frames, or a partition has several.
+        """
+        with self._generation.errors():
+            if (source := self._untouched()) is not None:
+                return source.to_df()
+            spark = _with_spark()
+            found = self._ask(spark.columns.describe)
+            return spark.export_frames(self._partitions(), found, lambda: self.rdd)
 
     # --- caching: what is in memory stays there
 
@@ -302,7 +329,8 @@ class SparkXShards(FrameOperations, XShards):
 
     def to_lazy(self) -> SparkXShards:
         """The same shards; operations wait until their result is needed."""
-        made = type(self)._of(self._partitions())
+        made = type(self)._of([])
+        made._parts, made._source = self._parts, self if self._parts is None else None
         made._is_lazy = True
         return made
 
@@ -367,14 +395,14 @@ class SparkXShards(FrameOperations, XShards):
         with self._generation.errors():
             if num_partitions < 1:
                 raise InvalidArgumentError(f"num_partitions is {num_partitions}; give 1 or more")
-            kinds = {cell.kind for part in self._partitions() for cell in part}
-            values = self.collect()
-            if not values or len(kinds) > 1 or not _has_rows(values[0]):
+            parts = self._partitions()
+            kinds = {cell.kind for part in parts for cell in part}
+            found = _gather(parts, row_kinds) if len(kinds) == 1 else [[None]]
+            rows = list(itertools.chain.from_iterable(found))
+            if any(kind is None for kind in rows):
                 return self._spread(num_partitions)
-            whole = _join(values)
-            bounds = np.linspace(0, _count(whole), num_partitions + 1).astype(int)
-            pieces = [_cut(whole, a, b) for a, b in itertools.pairwise(bounds)]
-            return self._alike([[Cell(piece)] if _count(piece) else [] for piece in pieces])
+            check_alike(rows)
+            return self._alike(_map(regrouped(self.cells(), rows, num_partitions), take_rows))
 
     def _alike(self, partitions: list[Partition]) -> SparkXShards:
         """An XShards whose operations wait if this one's do."""
@@ -393,19 +421,22 @@ class SparkXShards(FrameOperations, XShards):
         path: str,
         batchSize: int = 10,  # noqa: N803
     ) -> SparkXShards:
-        """Writes all shards into a new folder, one file a partition."""
+        """Writes all shards into a new folder, one file a partition; also ``hdfs://`` and ``s3://``."""
         with self._generation.errors():
-            folder = Path(_local(path))
-            if folder.exists():
+            folder = path.rstrip("/")
+            if file.exists(folder):
                 raise FailedPreconditionError(f"{folder} exists already; give a new folder")
-            beside = folder.with_name(f".{folder.name}.{os.getpid()}")
-            beside.mkdir(parents=True)
+            above, _, name = folder.rpartition("/")
+            # Where folders can be moved, they appear when they are whole; else the last file says so.
+            beside = f"{above or '.'}/.{name}.{os.getpid()}" if file.can_move(folder) else folder
+            file.makedirs(beside)
             for i, part in enumerate(self._partitions()):
-                with (beside / f"part-{i:05d}").open("wb") as file:
+                with file.open_output(f"{beside}/part-{i:05d}") as stream:
                     for cell in part:
-                        pickle.dump(cell.value(), file, protocol=5)
-            (beside / "_SUCCESS").touch()
-            beside.rename(folder)
+                        pickle.dump(cell.value(), stream, protocol=5)
+            file.write_text(f"{beside}/_SUCCESS", "")
+            if beside != folder:
+                file.move(beside, folder)
             return self
 
 
@@ -430,6 +461,12 @@ class SharedValue:
     def unpersist(self) -> None:
         """Gives it up."""
         self._cell = None
+
+
+def _with_spark() -> Any:
+    from orca.adapters import spark
+
+    return spark.load("orca.adapters.spark.xshards")
 
 
 # --- partitions on workers
@@ -470,7 +507,8 @@ def on_workers(partitions: list[list[Any]], step: Any, *, keep: bool) -> list[An
 
 def _work_on_mine(partitions: list[list[Any]], step: Any, keep: bool) -> list[tuple[int, Any]]:
     mine = range(running.rank(), len(partitions), running.world_size())
-    return [(index, _work(partitions[index], step, keep)) for index in mine]
+    with scratch.kept():
+        return [(index, _work(partitions[index], step, keep)) for index in mine]
 
 
 def _work(partition: list[Any], step: Any, keep: bool) -> Any:
@@ -522,183 +560,6 @@ def _select(value: Any, key: Any) -> Any:
         raise InvalidArgumentError("Invalid key for this XShards") from error
 
 
-# --- rows of shards
-
-
-def _has_rows(value: Any) -> bool:
-    if isinstance(value, np.ndarray):
-        return value.ndim > 0
-    if isinstance(value, dict):
-        return bool(value) and all(isinstance(v, np.ndarray) and v.ndim for v in value.values())
-    return isinstance(value, list) or _class_name(value) == "pandas.core.frame.DataFrame"
-
-
-def _count(value: Any) -> int:
-    return len(next(iter(value.values()))) if isinstance(value, dict) else len(value)
-
-
-def _join(values: list[Any]) -> Any:
-    first = values[0]
-    if isinstance(first, dict):
-        for value in values:
-            if value.keys() != first.keys():
-                raise InvalidArgumentError(
-                    f"shards have the keys {list(first)} and {list(value)}; give all the same keys to "
-                    "divide them by rows"
-                )
-            _check_rows(value)
-        return {key: _joined(f"{key!r}", [value[key] for value in values]) for key in first}
-    if isinstance(first, np.ndarray):
-        return _joined("the shards", values)
-    if isinstance(first, list):
-        return list(itertools.chain.from_iterable(values))
-    return importlib.import_module("pandas").concat(values)
-
-
-def _joined(what: str, arrays: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    shapes = {array.shape[1:] for array in arrays}
-    if len(shapes) > 1:
-        raise InvalidArgumentError(
-            f"rows of {what} have the shapes {sorted(shapes)}; give all the same shape to divide them "
-            "by rows"
-        )
-    return np.concatenate(arrays)
-
-
-def _check_rows(arrays: dict[str, Any]) -> None:
-    counts = {key: len(array) for key, array in arrays.items()}
-    if len(set(counts.values())) > 1:
-        raise InvalidArgumentError(
-            f"the arrays of a shard have {counts} rows; give all of them the same number"
-        )
-
-
-def _cut(value: Any, begin: int, end: int) -> Any:
-    if isinstance(value, dict):
-        return {key: item[begin:end] for key, item in value.items()}
-    return value.iloc[begin:end] if hasattr(value, "iloc") else value[begin:end]
-
-
-class _ToArrays:
-    """What an Estimator takes of each shard that has rows."""
-
-    def __init__(self, features: Any, labels: Any, has_target: bool) -> None:
-        self._arguments = (features, labels, has_target)
-
-    def __call__(self, values: list[Any]) -> list[Any]:
-        made = [_to_arrays(value, *self._arguments) for value in values]
-        return [arrays for arrays in made if arrays is not None]
-
-
-def _to_arrays(value: Any, features: Any, labels: Any, has_target: bool) -> dict[str, Any] | None:
-    """What an Estimator takes of a shard; None of one without rows."""
-    if hasattr(value, "iloc"):
-        if features is None:
-            raise InvalidArgumentError(
-                "feature_cols must be provided if data is an XShards of frames"
-            )
-        made = {"x": _columns(value, features)}
-        if has_target:
-            if labels is None:
-                raise InvalidArgumentError(
-                    "label_cols must be provided if data is an XShards of frames"
-                )
-            made["y"] = _columns(value, labels)
-        return made if len(value) else None
-    if not isinstance(value, dict):
-        raise InvalidArgumentError("each shard should be an dict")
-    if "x" not in value:
-        raise InvalidArgumentError("key x should in each shard")
-    if has_target and "y" not in value:
-        raise InvalidArgumentError("key y should in each shard")
-    made = {key: value[key] for key in (("x", "y") if has_target else ("x",))}
-    for key, part in made.items():
-        _check_types(key, part)
-    if not _is_arrays(made):
-        raise InvalidArgumentError(
-            "value of x and y should be a ndarray, a tuple of ndarrays or a list of ndarrays, all with "
-            "the same number of rows"
-        )
-    return made if _rows_of(made) else None
-
-
-def _check_types(name: str, value: Any) -> None:
-    """Names the array that has no type of the engine."""
-    if isinstance(value, dict):
-        for key, part in value.items():
-            _check_types(f"{name}[{key!r}]", part)
-    elif isinstance(value, list | tuple):
-        for i, part in enumerate(value):
-            _check_types(f"{name}[{i}]", part)
-    elif isinstance(value, np.ndarray) and not _has_type(value):
-        raise InvalidArgumentError(f"{name} has the dtype {value.dtype}; {_remedy(value.dtype)}")
-
-
-def _remedy(dtype: np.dtype[Any]) -> str:
-    if dtype.kind not in "iufb":
-        return (
-            f"Estimators take numbers: encode it, or leave it out (there is {', '.join(_DTYPES)})"
-        )
-    kind = {"u": "int64", "i": "int64", "b": "bool"}.get(dtype.kind, "float64")
-    return f"give .astype({kind!r}) of it (there is {', '.join(_DTYPES)})"
-
-
-def _columns(frame: Any, names: Any) -> Any:
-    """One column as an array, several as a list of them; rows may be arrays themselves."""
-    listed = [names] if isinstance(names, str) else list(names)
-    if missing := [name for name in listed if name not in frame.columns]:
-        raise InvalidArgumentError(
-            f"column {missing[0]!r} is not in the frames, which have {list(map(str, frame.columns))}"
-        )
-    arrays = []
-    for name in listed:
-        column = frame[name].to_numpy()
-        if column.dtype == object and len(column):
-            parts = [np.asarray(row) for row in column]
-            if len(shapes := {part.shape for part in parts}) > 1:
-                raise InvalidArgumentError(
-                    f"column {name!r} has rows of the shapes {sorted(shapes)}; give all the same shape"
-                )
-            column = np.stack(parts)
-        if len(column):
-            _check_types(f"column {name!r}", column)
-        arrays.append(column)
-    return arrays[0] if len(arrays) == 1 else arrays
-
-
-def _rows_of(value: Any) -> int:
-    while isinstance(value, dict | list | tuple):
-        value = value.get("x", next(iter(value.values()))) if isinstance(value, dict) else value[0]
-    return len(value)
-
-
-def _slice(tree: Any, begin: int, end: int) -> Any:
-    if isinstance(tree, dict):
-        return {key: _slice(value, begin, end) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return type(tree)(_slice(value, begin, end) for value in tree)
-    return tree[begin:end]
-
-
-def _add_prediction(value: Any, prediction: Any) -> Any:
-    if hasattr(value, "iloc"):
-        is_plain = getattr(prediction, "ndim", 0) == 1
-        listed = prediction if is_plain else [_row(prediction, i) for i in range(len(value))]
-        return value.assign(prediction=list(listed))
-    if isinstance(value, dict):
-        return {**value, "prediction": prediction}
-    raise InvalidArgumentError("each shard should be an dict")
-
-
-def _row(tree: Any, row: int) -> Any:
-    """One row's part of predictions."""
-    if isinstance(tree, dict):
-        return {key: _row(value, row) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return type(tree)(_row(value, row) for value in tree)
-    return tree[row].tolist()
-
-
 def _check_tree(data: Any, leaves: list[Any]) -> None:
     if isinstance(data, np.ndarray):
         if data.ndim == 0:
@@ -727,24 +588,29 @@ def _rebuild(data: Any, pieces: Any) -> Any:
     return next(pieces)
 
 
-def _local(path: str) -> str:
-    if "://" in path and not path.startswith("file://"):
-        raise InvalidArgumentError(f"{path} is not on this machine; give a path of it, or file://")
-    return path.removeprefix("file://")
+def _load(folder: str) -> list[Partition]:
+    names = file.listdir(folder) if file.exists(folder) else []
+    parts = [name for name in names if name.startswith("part-")]
+    if "_SUCCESS" not in names:
+        raise FailedPreconditionError(
+            f"{folder} was not written to its end; save it again"
+            if parts
+            else f"{folder} has no files of save_pickle; give its folder"
+        )
+    return [_load_part(f"{folder}/{name}") for name in parts]
 
 
-def _load(folder: Path) -> list[Partition]:
-    files = sorted(folder.glob("part-*"))
-    if not files:
-        raise FailedPreconditionError(f"{folder} has no files of save_pickle; give its folder")
-    partitions = []
-    for path in files:
-        cells = []
-        with path.open("rb") as file:
-            while file.peek(1):
-                cells.append(Cell(pickle.load(file)))
-        partitions.append(cells)
-    return partitions
+def _load_part(path: str) -> Partition:
+    cells = []
+    with file.open_input(path) as stream:
+        while stream.peek(1):
+            try:
+                cells.append(Cell(pickle.load(stream)))
+            except (EOFError, pickle.UnpicklingError) as error:
+                raise UnavailableError(
+                    f"{path}: shard {len(cells)} is damaged: {error}; save it again"
+                ) from error
+    return cells
 
 
 # --- roots

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import logging
+import sys
 from typing import Any
 
 from orca import context as engine
+from orca.adapters import spark
 from orca.errors import FailedPreconditionError, InvalidArgumentError
 from orca.generations import ORCA, Cores, Generation, once_raised_as
 from orca.roots.settings import Settings
 
-__all__ = ["DEFAULT_MEMORY", "ContextFacade", "start", "stop"]
+__all__ = ["DEFAULT_MEMORY", "ContextFacade", "begin", "start", "stop"]
 
 _log = logging.getLogger("orca")
 
@@ -28,25 +31,29 @@ _CLUSTER_MODES = (
     "bigdl-submit",
 )
 _RUNTIMES = ("spark", "ray")
-# What the originals handed on to Spark and Ray. Nothing here starts either.
-_FOR_SPARK_AND_RAY = frozenset(
+_FOR_SPARK = frozenset(
     [
-        "additional_archive",
         "conf",
-        "container_image",
-        "driver_cores",
         "driver_memory",
-        "enable_numa_binding",
-        "extra_executor_memory_for_ray",
         "extra_python_lib",
-        "hadoop_conf",
-        "hadoop_user_name",
         "jars",
-        "master",
-        "penv_archive",
         "python_location",
         "redirect_spark_log",
         "spark_log_level",
+    ]
+)
+# What the originals handed on to clusters and Ray. Nothing here starts either.
+_FOR_CLUSTERS_AND_RAY = frozenset(
+    [
+        "additional_archive",
+        "container_image",
+        "driver_cores",
+        "enable_numa_binding",
+        "extra_executor_memory_for_ray",
+        "hadoop_conf",
+        "hadoop_user_name",
+        "master",
+        "penv_archive",
         "spark_yarn_archive",
         "address",
         "env",
@@ -74,37 +81,83 @@ DEFAULT_MEMORY = _NotGiven("2g")
 
 
 class ContextFacade(engine.OrcaContext, metaclass=Settings):
-    """The base of a root's ``OrcaContext``: the context of this program, and settings of the class."""
+    """The base of a root's ``OrcaContext``: the context of this program, and settings of the class.
+
+    What ``init_orca_context`` returns, too. The originals returned a SparkContext, so an object of this
+    class stands for one: it has its attributes, and the first use of one starts Spark.
+    """
 
     generation = ORCA
 
     @classmethod
     def get_spark_context(cls) -> Any:
-        """Spark is not in this release."""
-        raise cls._absent(
-            "No active SparkContext. Please create a SparkContext first: Spark is not in this release"
-        )
+        """The SparkContext; starts Spark."""
+        with cls.generation.errors(zoo=Exception):
+            return super().get_spark_context()
 
     @classmethod
     def get_sql_context(cls) -> Any:
-        """Spark is not in this release."""
-        return cls.get_spark_context()
+        """The SQLContext; starts Spark."""
+        with cls.generation.errors(zoo=Exception):
+            return super().get_sql_context()
 
     @classmethod
     def get_spark_session(cls) -> Any:
-        """Spark is not in this release."""
-        return cls.get_spark_context()
+        """The SparkSession; starts Spark."""
+        with cls.generation.errors(zoo=Exception):
+            return super().get_spark_session()
 
     @classmethod
     def get_ray_context(cls) -> Any:
         """Ray is not in this release."""
-        raise cls._absent(
-            "there is no Ray context: Ray is not in this release, and Orca's workers need none"
+        raise cls.generation.translate(
+            FailedPreconditionError(
+                "there is no Ray context: Ray is not in this release, and Orca's workers need none"
+            ),
+            zoo=Exception,
         )
 
-    @classmethod
-    def _absent(cls, text: str) -> BaseException:
-        return cls.generation.translate(FailedPreconditionError(text), zoo=Exception)
+    # --- a stand-in for the SparkContext
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """Spark's, so that ``isinstance(sc, SparkContext)`` holds; our own is found before."""
+        return getattr(sys.modules.get("pyspark"), "SparkContext", type(self))
+
+    def stop(self) -> None:
+        """Ends the context, Spark with it."""
+        stop()
+
+    def __getattr__(self, name: str) -> Any:
+        # Notebooks and libraries ask all objects for names like these; that is no use of Spark.
+        if name.startswith(("__", "_repr_", "_ipython_")) and spark.active() is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        if name == "_jsc" and engine.active_context() is None and spark.active() is None:
+            return None  # As a SparkContext that has been stopped; pyspark asks for this.
+        return getattr(self.get_spark_context(), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.get_spark_context(), name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*object.__dir__(self), *dir(spark.active())})
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) or (other is not None and other is spark.active())
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+    def __repr__(self) -> str:
+        found = spark.active()
+        if found is not None:
+            return repr(found)
+        if engine.active_context() is None:
+            return "<Orca context, stopped>"
+        return f"<Orca context cores={self.cores()}, Spark starts when it is used>"
+
+    def __reduce__(self) -> Any:
+        return type(self), ()
 
 
 def start(
@@ -128,24 +181,62 @@ def start(
     Returns:
         The context.
     """
-    generation = facade.generation
     print("Initializing orca context")
+    begin(facade, cluster_mode, cores, memory, num_nodes, others)
+    # The engine stops in any case; this says so, as the originals did.
+    atexit.unregister(stop)
+    atexit.register(stop)
+    return facade()
+
+
+def begin(
+    facade: type[ContextFacade],
+    cluster_mode: str | None,
+    cores: int | str | None,
+    memory: str | None,
+    num_nodes: int,
+    others: dict[str, Any],
+    *,
+    app_name: str = "orca",
+) -> None:
+    """As ``start``, without a word."""
+    generation = facade.generation
     with generation.errors():
         _check_runtime(others.pop("runtime", "spark"), cluster_mode)
         _check_cluster_mode(cluster_mode)
         _check_nodes(generation, num_nodes)
         _note_unused(others)
+        if engine.active_context() is not None and spark.was_stopped():
+            engine.stop_orca_context()  # Who stopped the SparkContext has stopped the context.
         if engine.active_context() is not None:
             _note_reuse(cores)
-            return facade()
+            return
         wanted = _choose_cores(generation, cluster_mode, cores)
-        engine.init_orca_context(
-            "local", cores=wanted, memory=None if isinstance(memory, _NotGiven) else memory
+        if (found := spark.active()) is not None:
+            wanted = spark.cores_of(found.master) or wanted
+            if cluster_mode is not None and not found.master.startswith("local"):
+                _log.warning(
+                    "there is a SparkContext already, with master %s, which is used; Orca's workers "
+                    "run on this machine",
+                    found.master,
+                )
+        given = None if isinstance(memory, _NotGiven) else memory
+        # What cannot work is said before anything is started.
+        plan = functools.partial(
+            spark.SparkPlan.read,
+            memory=memory,
+            given=others,
+            app_name=app_name,
+            shows_output=facade.log_output,
+            stops_others=True,
         )
-    # The engine stops in any case; this says so, as the originals did.
-    atexit.unregister(stop)
-    atexit.register(stop)
-    return facade()
+        plan("local")
+        engine.init_orca_context("local", cores=wanted, memory=given)
+        try:
+            spark.prepare(plan(f"local[{engine.OrcaContext.cores()}]"))
+        except BaseException:
+            engine.stop_orca_context()
+            raise
 
 
 def stop() -> None:
@@ -215,16 +306,17 @@ def _choose_cores(
 
 
 def _note_unused(others: dict[str, Any]) -> None:
-    unused = sorted(others.keys() & _FOR_SPARK_AND_RAY)
+    unused = sorted(others.keys() & _FOR_CLUSTERS_AND_RAY)
     if unused:
-        _log.debug("for Spark and Ray, which are not started: %s", ", ".join(unused))
-    unknown = sorted(others.keys() - _FOR_SPARK_AND_RAY)
+        _log.debug("for clusters and Ray, which are not started: %s", ", ".join(unused))
+    known = _FOR_SPARK | _FOR_CLUSTERS_AND_RAY
+    unknown = sorted(others.keys() - known)
     if unknown:
         _log.warning(
             "init_orca_context ignores %s; it knows cluster_mode, runtime, cores, memory, "
             "num_nodes, and %s",
             ", ".join(unknown),
-            ", ".join(sorted(_FOR_SPARK_AND_RAY)),
+            ", ".join(sorted(known)),
         )
 
 

@@ -14,6 +14,8 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
+from orca.adapters import spark
+
 __all__ = ["add_root"]
 
 _LEARN = {
@@ -37,14 +39,23 @@ _ALIASES = {
         **_LEARN,
         "orca.data.file": "orca.data.file",
         "orca.data.transformer": "orca.data.transformer",
+        "orca.test_zoo_utils": "orca.roots.test_case",
+        "orca.torch": "orca.adapters.torch.wrappers",
+        "dllib.nnframes": "orca.adapters.spark.nnframes",
         "dllib.optim.optimizer": "orca.roots.optimizer",
+        "dllib.utils.common": "orca.adapters.spark.common",
         "dllib.utils.log4Error": "orca.roots.log4error",
         "dllib.utils.triggers": "orca.learn.trigger",
         "optim.optimizer": "orca.roots.optimizer",
+        "util.common": "orca.adapters.spark.common",
     },
     "zoo": {
         **_LEARN,
         "orca.data.file": "orca.data.file",
+        "orca.test_zoo_utils": "orca.roots.test_case",
+        "orca.torch": "orca.adapters.torch.wrappers",
+        "pipeline.api.torch": "orca.adapters.torch.wrappers",
+        "pipeline.nnframes": "orca.adapters.spark.nnframes",
         "util.log4Error": "orca.roots.log4error",
         "util.triggers": "orca.learn.trigger",
     },
@@ -56,9 +67,7 @@ _NOT_YET_IN_ORCA = (
     "orca.data.elastic_search",
     "orca.data.image",
     "orca.data.ray_xshards",
-    "orca.data.shard",
     "orca.data.tf",
-    "orca.data.utils",
     "orca.inference",
     "orca.learn.bigdl",
     "orca.learn.horovod",
@@ -71,9 +80,7 @@ _NOT_YET_IN_ORCA = (
     "orca.learn.tf",
     "orca.learn.tf2",
     "orca.ray",
-    "orca.test_zoo_utils",
     "orca.tfpark",
-    "orca.torch",
 )
 _NOT_YET = {
     "bigdl": (
@@ -82,21 +89,19 @@ _NOT_YET = {
         "dllib.feature",
         "dllib.keras",
         "dllib.nn",
-        "dllib.nncontext",
-        "dllib.nnframes",
-        "dllib.utils.common",
         "dllib.utils.file_utils",
-        "dllib.utils.nncontext",
         "dllib.utils.tf",
         "dllib.utils.utils",
         "nn",
-        "util",
+        "util.engine",
     ),
     "zoo": (
         *_NOT_YET_IN_ORCA,
-        "common",
         "feature",
-        "pipeline",
+        "pipeline.api.keras",
+        "pipeline.api.net",
+        "pipeline.estimator",
+        "pipeline.inference",
         "ray",
         "tfpark",
         "util.tf",
@@ -117,7 +122,12 @@ class _SameModule(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         # The import system takes what it finds here, and so the target keeps its own spec.
-        sys.modules[module.__name__] = importlib.import_module(self._target)
+        load = (
+            spark.load
+            if self._target.startswith("orca.adapters.spark.")
+            else importlib.import_module
+        )
+        sys.modules[module.__name__] = load(self._target)
 
 
 class _RootFinder(MetaPathFinder):

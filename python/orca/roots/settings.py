@@ -82,7 +82,9 @@ class Settings(type):
         cls._values: dict[str, Any] = {}
 
     log_output = _Setting(
-        False, _flag, "Whether output of a JVM is shown. There is none: no effect."
+        False,
+        _flag,
+        "Whether what Spark's JVM prints goes through ``sys.stderr``, as notebooks want.",
     )
     pandas_read_backend = _Setting(
         "spark", _read_backend, "What reads CSV and JSON files: ``spark`` or ``pandas``."

@@ -1,13 +1,17 @@
 #include "orca/core/memory_file.h"
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "orca/core/error.h"
@@ -77,6 +81,75 @@ TEST(MemoryFileTest, MemoryThatCanShrinkIsRefused) {
   const UniqueFd open(::memfd_create("open", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(::ftruncate(open.get(), 4096), 0);
   EXPECT_THROW(CheckMemoryFile(open.get()), Error);
+}
+
+TEST(DiskFileTest, HoldsThePiecesThatWereWrittenAndHasNoName) {
+  const DiskFile file = MakeDiskFile(20 * kMiB, ".");
+  EXPECT_EQ(file.folder, ".");
+  EXPECT_FALSE(IsInMemory(file.fd.get()));
+  EXPECT_EQ(CheckMemoryFile(file.fd.get()), 20 * kMiB);
+  struct stat info {};
+  ASSERT_EQ(::fstat(file.fd.get(), &info), 0);
+  EXPECT_EQ(info.st_nlink, 0U);
+  std::mt19937_64 random(testing::TestSeed());
+  const auto first = RandomBytes(random, 9 * kMiB + 5);
+  const auto second = RandomBytes(random, 17);
+  const FilePiece pieces[] = {{first, 3}, {second, 20 * kMiB - 17}};
+  WriteMemoryFile(file.fd.get(), pieces);
+  const UniqueFd reader = OpenReadOnly(file.fd.get());
+  EXPECT_EQ(::pwrite(reader.get(), "x", 1, 0), -1);
+  EXPECT_NE(::ftruncate(reader.get(), 1), 0);
+  const PrivateMapping mapped(reader.get(), 20 * kMiB);
+  EXPECT_EQ(std::memcmp(mapped.data() + 3, first.data(), first.size()), 0);
+  EXPECT_EQ(std::memcmp(mapped.data() + 20 * kMiB - 17, second.data(), second.size()), 0);
+  EXPECT_EQ(mapped.data()[15 * kMiB], std::byte{0});
+}
+
+// F41: lengths and places are 64-bit numbers.
+TEST(DiskFileTest, F41IsLargerThanFourGigabytes) {
+  constexpr std::size_t kSize = (std::size_t{5} << 30) + 17;
+  DiskFile file;
+  try {
+    file = MakeDiskFile(kSize, ".");
+  } catch (const Error& error) {
+    GTEST_SKIP() << error.what();
+  }
+  const std::byte last{7};
+  const FilePiece piece{std::span(&last, 1), kSize - 1};
+  WriteMemoryFile(file.fd.get(), std::span(&piece, 1));
+  EXPECT_EQ(CheckMemoryFile(file.fd.get()), kSize);
+  const PrivateMapping mapped(file.fd.get(), kSize);
+  EXPECT_EQ(mapped.data()[kSize - 1], last);
+  EXPECT_EQ(mapped.data()[(kSize - 1) & 0xffffffff], std::byte{0});
+}
+
+TEST(DiskFileTest, AFileThatHasANameIsRefused) {
+  const UniqueFd named(::open("named", O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  ASSERT_EQ(::ftruncate(named.get(), 4096), 0);
+  EXPECT_THROW(CheckMemoryFile(named.get()), Error);
+  ::unlink("named");
+}
+
+std::string WhyNot(std::size_t bytes, const std::string& folder) {
+  try {
+    MakeDiskFile(bytes, folder);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kResourceExhausted);
+    return error.what();
+  }
+  return "there was room";
+}
+
+TEST(DiskFileTest, WhatCannotTakeItIsNamedWithTheReasonAndTheRemedy) {
+  using ::testing::AllOf;
+  using ::testing::HasSubstr;
+  EXPECT_THAT(WhyNot(std::size_t{1} << 50, "."),
+              AllOf(HasSubstr("1.0 PiB"), HasSubstr("left there"), HasSubstr("ORCA_SPILL")));
+  EXPECT_THAT(WhyNot(4096, "/dev/shm"), HasSubstr("/dev/shm: it is in memory itself"));
+  EXPECT_THAT(WhyNot(4096, "/proc/self"), HasSubstr("/proc/self: "));
+  ::setenv("ORCA_SPILL", "/dev/shm", 1);
+  EXPECT_THAT(WhyNot(4096, ""), HasSubstr("/dev/shm: "));  // and nowhere else
+  ::unsetenv("ORCA_SPILL");
 }
 
 }  // namespace

@@ -322,8 +322,8 @@ TEST(ShardShelfTest, AShortTextAfterALongOneIsNotTheLongOne) {
   EXPECT_EQ(TextOf(*PutText(shelf, std::string(4200, 'b'))), std::string(4200, 'b'));
 }
 
-TEST(ShardShelfTest, RefusesWhatGoesBeyondItsLimitAndNamesIt) {
-  const auto shelf = ShardShelf::Create(0, 1 << 20);
+TEST(ShardShelfTest, WhatFitsNeitherIntoMemoryNorIntoAFileIsRefusedByName) {
+  const auto shelf = ShardShelf::Create({.limit = 1 << 20, .spill = "/dev/shm"});
   const auto held = PutText(shelf, std::string(600'000, 'a'));
   try {
     PutText(shelf, std::string(600'000, 'b'));
@@ -331,6 +331,8 @@ TEST(ShardShelfTest, RefusesWhatGoesBeyondItsLimitAndNamesIt) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), Code::kResourceExhausted);
     EXPECT_THAT(error.what(), HasSubstr("1.0 MiB"));
+    EXPECT_THAT(error.what(), HasSubstr("/dev/shm"));
+    EXPECT_THAT(error.what(), HasSubstr("ORCA_SPILL"));
   }
   EXPECT_EQ(shelf->usage().shards, 1U);
   EXPECT_THROW(shelf->Open(77), Error);
@@ -360,7 +362,8 @@ TEST(ShardShelfTest, F25PromisesNoMoreThanTheMachineHas) {
   const auto shelf = ShardShelf::Create();
   std::vector<ShardMemory> taken;
   const auto take_all = [&] {
-    for (int i = 0; i < 1000; ++i) taken.push_back(shelf->New(std::size_t{1} << 30));
+    for (int i = 0; i < 1000; ++i)
+      taken.push_back(shelf->New(std::size_t{1} << 30, Backing::kMemory));
   };
   try {
     take_all();

@@ -536,10 +536,24 @@ TEST_F(ProgramTest, MemoryOfShardsComesBack) {
   EXPECT_LE(ShardFiles(agent), 10U);
 }
 
-TEST_F(ProgramTest, ShardsBeyondTheContextsMemoryAreRefusedByName) {
+TEST_F(ProgramTest, ShardsBeyondTheContextsMemoryAreFiles) {
   ContextOptions options = Options(1);
   options.memory = std::size_t{64} << 20;
+  ::setenv("ORCA_SPILL", ".", 1);
   context_ = Context::Start(options);
+  ::unsetenv("ORCA_SPILL");
+  const auto made = orca::Run(*context_, {.workers = 1}, MakeShard, 10'000'000)[0];
+  EXPECT_TRUE(made->in_file());
+  EXPECT_THAT(orca::Run(*context_, {.workers = 2}, SumShard, made),
+              Each(std::int64_t{9'999'999} * 5'000'000));
+}
+
+TEST_F(ProgramTest, ShardsThatFitNowhereAreRefusedByName) {
+  ContextOptions options = Options(1);
+  options.memory = std::size_t{64} << 20;
+  ::setenv("ORCA_SPILL", "/dev/shm", 1);  // is memory itself
+  context_ = Context::Start(options);
+  ::unsetenv("ORCA_SPILL");
   EXPECT_THAT(orca::Run(*context_, {.workers = 1}, TryToPut, 10'000'000),
               Each(HasSubstr("64.0 MiB for shards")));
   EXPECT_THROW(PutNumbers(context_->shards(), 0, 10'000'000), Error);

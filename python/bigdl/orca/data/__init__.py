@@ -1,8 +1,9 @@
 """XShards."""
 
+from orca.data.utils import spark_df_to_ray_dataset
 from orca.data.xshards import SharedValue, bind_root
 from orca.generations import BIGDL
 
 XShards, SparkXShards = bind_root(BIGDL)
 
-__all__ = ["SharedValue", "SparkXShards", "XShards"]
+__all__ = ["SharedValue", "SparkXShards", "XShards", "spark_df_to_ray_dataset"]

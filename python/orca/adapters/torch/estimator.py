@@ -6,9 +6,11 @@ import contextlib
 import copy
 import dataclasses
 import functools
+import hashlib
 import itertools
 import logging
 import os
+import secrets
 import threading
 import uuid
 import weakref
@@ -17,25 +19,33 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import nn
 from torch.utils.data import DataLoader
 
 from orca import running
 from orca._native import _core
 from orca.adapters.torch import loop
+from orca.adapters.torch.commits import Ledger
 from orca.adapters.torch.devices import count_gpus, workers_on
 from orca.adapters.torch.feeds import ArraySource, LoaderSource
-from orca.adapters.torch.names import load_plain_state, plain_state, unwrapped
+from orca.adapters.torch.names import load_plain_state, unwrapped
 from orca.adapters.torch.positions import in_any_order
-from orca.adapters.torch.records import is_java, load_checkpoint, load_file, write_file
-from orca.adapters.torch.rows import column_names, store_of
+from orca.adapters.torch.records import (
+    check_fits,
+    load_checkpoint,
+    load_file,
+    warn_of_optimizer,
+    write_file,
+)
+from orca.adapters.torch.rows import column_names, is_spark_frame, store_of
 from orca.adapters.torch.session import ModelSpec, Session, make_models
 from orca.adapters.torch.trees import pack, unpack
 from orca.context import OrcaContext, active_context, current_context
-from orca.data import Shard, SparkXShards
+from orca.data import ArrayStore, Shard, SparkXShards
+from orca.data.cells import stacked
 from orca.errors import FailedPreconditionError, InvalidArgumentError
 from orca.generations import Generation
+from orca.guests import Basket
 from orca.learn import ray_estimator, spark_estimator
 from orca.learn.metrics import Metric
 from orca.learn.pytorch.callbacks.model_checkpoint import ModelCheckpoint
@@ -46,6 +56,7 @@ from orca.pickles import dumps
 
 _log = logging.getLogger("orca")
 _numbers = itertools.count()
+_ROWS_OF_FRAMES = 1024  # That a model gets at a time, unless the user says how many.
 _dropped: list[str] = []  # Estimators that are gone, and that workers may still keep
 
 
@@ -131,6 +142,7 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         self._summary: str | None = None
         self._lock = threading.RLock()
         self._is_running = False
+        self._has_fitted = False
         self._gpus: tuple[Any, int] = (None, 0)  # of a machine of a context
         context = active_context()
         if spec.device is not None and context is not None and context.is_local:
@@ -163,6 +175,9 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         validation_methods: Any = None,
         seed: int | None = None,
         on_nan: str = "raise",
+        on_failure: str = "restart",
+        max_restarts: int = 3,
+        resume: str | None = None,
     ) -> Any:
         """Trains on the workers of the context.
 
@@ -183,6 +198,12 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
             validation_methods: As metrics.
             seed: Fixes the initial weights of a creator's model and the order of rows.
             on_nan: ``"raise"``, ``"skip"`` or ``"ignore"`` a loss or gradient that is not finite.
+            on_failure: When a worker dies: ``"restart"`` (another takes its place), ``"shrink"`` (the others go
+                on without it) or ``"raise"``. With shared weights no committed step is lost; else ``fit``
+                begins anew. What the user's code raises is always raised.
+            max_restarts: How often a worker may die.
+            resume: ``"auto"`` goes on where an earlier program with the same ``model_dir`` and the same call was
+                when it wrote its last checkpoint, in the middle of an epoch, too.
 
         Returns:
             One dict of statistics an epoch.
@@ -192,10 +213,17 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
                 f'on_nan {on_nan!r} is not known; give "raise", "skip" or "ignore"'
             )
         _check_positive("epochs", epochs)
+        said = self._resume(resume)
         if self._rules.epochs_are_absolute:
-            epochs -= self._epochs_done
+            epochs -= self._epochs_done - (0 if said is None else len(said["stats"]))
             if epochs <= 0:
                 return self
+        if validation_data is not None and is_spark_frame(data) != is_spark_frame(validation_data):
+            raise InvalidArgumentError(
+                "validation data must be a spark DataFrame when data is a DataFrame"
+                if is_spark_frame(data)
+                else "validation data is a spark DataFrame, and data is none; give both as the same"
+            )
         options = loop.FitOptions(
             epochs=epochs,
             batch_size=self._batch_for(data, batch_size),
@@ -217,8 +245,19 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
             summary=self._summary,
             tags=self._tags(validation_methods),
             use_tqdm=self._use_tqdm,
+            random=secrets.randbits(63) if seed is None else seed,
         )
-        results = self._run(loop.fit, options, seed=seed)
+        if said is not None:
+            options = replace(options, resume=pack(said), seed=said["seed"], random=said["random"])
+        policy = {"on_failure": on_failure, "max_restarts": max_restarts}
+        with contextlib.ExitStack() as stack:
+            # Its memory is that of one machine.
+            if current_context().is_local and on_failure != "raise":
+                basket = stack.enter_context(Basket())
+                ledger = Ledger.of(self.num_workers, basket.number)
+                options = replace(options, ledger=ledger)
+            results = self._run(loop.fit, options, seed=seed, policy=policy)
+        self._has_fitted = True
         self._state = results[0][1]
         self._epochs_done = int(self._state["epoch"])
         if self._model_dir is not None and self.backend == "spark":
@@ -229,6 +268,33 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         if not reduce_results:
             return stats
         return [self._reduce(each) for each in stats]
+
+    def _resume(self, resume: str | None) -> dict[str, Any] | None:
+        """Takes the newest checkpoint; returns how far its training was."""
+        if resume is None:
+            return None
+        if resume != "auto" or self._model_dir is None:
+            raise InvalidArgumentError(
+                f'resume={resume!r} is not known; give "auto", or leave it out'
+                if resume != "auto"
+                else 'resume="auto" looks into model_dir; give from_torch(model_dir=)'
+            )
+        if self._has_fitted:  # The checkpoint is of this program.
+            return None
+        try:
+            state = load_checkpoint(self._model_dir, None, trust=False, generation=self._generation)
+        except FailedPreconditionError:
+            _log.info("there is no checkpoint in %s yet; training begins", self._model_dir)
+            return None
+        said: dict[str, Any] | None = state.pop("progress", None)
+        self._take(state)
+        _log.info(
+            "training goes on behind step %s of epoch %d, from the checkpoint in %s",
+            "?" if said is None else said["index"],
+            int(state["epoch"]) + 1,
+            self._model_dir,
+        )
+        return said
 
     @_translated
     @in_any_order
@@ -329,16 +395,71 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         callbacks: Any = None,
         output_cols: Any = None,
     ) -> Any:
-        """Predicts; returns an array with one row a row of ``data``, or XShards with a "prediction".
+        """Predicts with the weights of this moment.
 
-        ``output_cols`` are for Spark DataFrames, which are not in this release.
+        Args:
+            data: Arrays, tensors, ``XShards`` or a DataFrame of Spark.
+            batch_size: Rows that the model gets at a time.
+            feature_cols: Of data frames.
+            profile: Accepted.
+            callbacks: What is called during prediction; not for DataFrames of Spark.
+            output_cols: For DataFrames of Spark: a column for each output of the model.
+
+        Returns:
+            An array with one row a row of ``data``; ``XShards`` with a "prediction"; or a DataFrame with a
+            column "prediction", which is computed when an action asks for it.
         """
+        if is_spark_frame(data):
+            return self._predict_lazily(data, batch_size, feature_cols, output_cols, callbacks)
         source = self._source(data, feature_cols, None, has_target=False)
         if not isinstance(source, ArraySource):
             raise InvalidArgumentError("predict wants arrays, tensors or shards")
         parts = self._run(loop.predict, source, batch_size or 32, tuple(callbacks or ()))
-        found = _concatenate([part.view() for part in parts if part is not None])
-        return data.with_predictions(found) if isinstance(data, SparkXShards) else found
+        found = [shard for part in parts for shard in part]
+        if isinstance(data, SparkXShards):
+            return data.with_predictions(found)
+        return stacked([shard.view() for shard in found])
+
+    def _predict_lazily(
+        self, frame: Any, batch_size: int | None, features: Any, outputs: Any, callbacks: Any
+    ) -> Any:
+        from orca.adapters.spark import frames
+
+        frames.check_columns(frame, features, None, wants_target=False)
+        context = current_context()
+        weights, digest = self._weights()
+        call = loop.Call(
+            estimator=f"{self._id}{loop.FRAMES}",
+            version=digest,
+            next_version=digest,
+            is_local=context.is_local,
+            spec=self._send_spec(),
+            state=weights,
+            has_state=True,
+        )
+        as_float32 = self._rules.frames_as_float32
+        rows = _ROWS_OF_FRAMES if batch_size is None else batch_size
+        _check_positive("batch_size", rows)
+
+        def predict(shard: Shard) -> list[Shard]:
+            store = ArrayStore()
+            store.put(shard)
+            source = ArraySource(store, has_target=False, as_float32=as_float32)
+            found: list[Shard] = running.run(
+                loop.predict, (call, source, rows, tuple(callbacks or ())), workers=1, threads=1
+            )[0]
+            return found
+
+        return frames.with_predictions(frame, features, outputs, predict, weights.nbytes)
+
+    def _weights(self) -> tuple[Shard, str]:
+        """A copy of the models' weights, which no training changes, and a name of its content."""
+        state = {"epoch": 0, "models": self.get_state_dict()["models"]}
+        parts, _ = dumps(pack(unpack(state | {"optimizers": [], "schedulers": []})))
+        digest = hashlib.blake2b()
+        for part in parts:
+            digest.update(part)
+        return Shard([bytes(part) for part in parts]), digest.hexdigest()
 
     @_translated
     def get_model(self) -> Any:
@@ -385,7 +506,7 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         models = []
         for model, found in zip(fresh, state["models"], strict=True):
             models.append(unwrapped(found, model))
-            _check_fits(model, models[-1])
+            check_fits(model, models[-1])
         state = {**state, "models": models}
         self._state = pack(unpack({"epoch": 0, "optimizers": [], "schedulers": []} | state))
         self._epochs_done = int(state.get("epoch", 0))
@@ -418,7 +539,7 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
             self._take(load_checkpoint(str(path), None, trust=trust, generation=self._generation))
         else:
             self._take(load_file(path, trust=trust, generation=self._generation))
-            _warn_of_optimizer(path)
+            warn_of_optimizer(path)
         if loss is not None:
             self._spec = replace(self._spec, loss=loss)
             self._pickled = None
@@ -497,7 +618,8 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
     def shutdown(self, force: bool = False) -> None:
         """Frees what the workers keep of this Estimator."""
         if self._context is not None and self._context is active_context():
-            running.run(loop.forget, (self._id,), workers=self.num_workers)
+            # One that has died has forgotten, too.
+            running.run(loop.forget, (self._id,), workers=self.num_workers, on_failure="restart")
         self._pickled = None
         self._context = None
 
@@ -536,7 +658,13 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
             self._gpus = (context, min(counts))
         return self._gpus[1]
 
-    def _run(self, task: Any, *arguments: Any, seed: int | None = None) -> list[Any]:
+    def _run(
+        self,
+        task: Any,
+        *arguments: Any,
+        seed: int | None = None,
+        policy: dict[str, Any] | None = None,
+    ) -> list[Any]:
         if self._is_running:
             raise FailedPreconditionError(
                 f"{task.__name__} was called while this Estimator is at work in the same thread, as "
@@ -544,11 +672,13 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
             )
         self._is_running = True
         try:
-            return self._run_on_workers(task, *arguments, seed=seed)
+            return self._run_on_workers(task, *arguments, seed=seed, policy=policy or {})
         finally:
             self._is_running = False
 
-    def _run_on_workers(self, task: Any, *arguments: Any, seed: int | None) -> list[Any]:
+    def _run_on_workers(
+        self, task: Any, *arguments: Any, seed: int | None, policy: dict[str, Any]
+    ) -> list[Any]:
         context = current_context()
         workers = self.num_workers
         if self._context is not context:
@@ -573,7 +703,7 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
                 seed=seed,
             )
             try:
-                results = running.run(task, (call, *arguments), workers=workers)
+                results = running.run(task, (call, *arguments), workers=workers, **policy)
             except InvalidArgumentError:
                 _name_unsendable(arguments)
                 raise
@@ -630,8 +760,10 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         if _is_creator(data):
             in_turn = getattr(self._settings, "serialize_data_creator", False)
             return LoaderSource(data, is_creator=True, in_turn=in_turn)
-        is_frame = hasattr(data, "iloc") or (
-            isinstance(data, SparkXShards) and features is not None
+        is_frame = (
+            hasattr(data, "iloc")
+            or is_spark_frame(data)
+            or (isinstance(data, SparkXShards) and features is not None)
         )
         store, has = store_of(data, features, labels, has_target)
         columns = (
@@ -650,45 +782,6 @@ def _name_unsendable(arguments: tuple[Any, ...]) -> None:
             dumps(tuple(given.values()), tuple(given))
 
 
-def _warn_of_optimizer(path: Path) -> None:
-    """Analytics Zoo's bigdl backend wrote the optimizer of its engine beside the weights."""
-    beside = path.with_name(f"{path.stem}_optim{path.suffix}")
-    if beside.is_file() and is_java(beside):
-        _log.warning(
-            "%s is not read: it is an optimizer of BigDL's engine on the JVM; the Estimator's own "
-            "optimizer begins anew",
-            beside,
-        )
-
-
-def _check_fits(model: nn.Module, state: dict[str, Any]) -> None:
-    """Names the first tensor that a model and a state dict do not share."""
-    own = plain_state(model)
-    cure = "load it into the model that it was saved from"
-    extra = next((name for name in state if name not in own), None)
-    for name, tensor in own.items():
-        if name not in state:
-            there = "nothing else" if extra is None else f"{extra!r} {_size(state[extra])}"
-            raise InvalidArgumentError(
-                f"this is the state of another model: {name!r} {_size(tensor)} is here and not there, "
-                f"{there} is there and not here; {cure}"
-            )
-        if tuple(state[name].shape) != tuple(tensor.shape):
-            raise InvalidArgumentError(
-                f"this is the state of another model: {name!r} is {_size(state[name])} there and "
-                f"{_size(tensor)} here; {cure}"
-            )
-    if extra is not None:
-        raise InvalidArgumentError(
-            f"this is the state of another model: {extra!r} {_size(state[extra])} is there and not "
-            f"here; {cure}"
-        )
-
-
-def _size(value: Any) -> str:
-    return str(tuple(value.shape)) if hasattr(value, "shape") else type(value).__name__
-
-
 def _mounted(folder: str | None) -> str | None:
     """Where Databricks mounts its file system."""
     if folder is None or not folder.startswith("dbfs:/"):
@@ -703,13 +796,3 @@ def _is_creator(data: Any) -> bool:
 def _check_positive(name: str, value: Any) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise InvalidArgumentError(f"{name} should be a positive integer, but got {value!r}")
-
-
-def _concatenate(parts: list[Any]) -> Any:
-    if not parts:
-        return np.empty(0)
-    if isinstance(parts[0], dict):
-        return {key: _concatenate([part[key] for part in parts]) for key in parts[0]}
-    if isinstance(parts[0], tuple):
-        return tuple(_concatenate([part[i] for part in parts]) for i in range(len(parts[0])))
-    return np.concatenate(parts)

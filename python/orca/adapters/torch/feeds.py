@@ -25,6 +25,7 @@ from torch.utils.data import (
 
 from orca import running
 from orca.adapters.torch.suspects import note, shape_of
+from orca.creators import once_a_node
 from orca.data import ArrayStore
 from orca.errors import InvalidArgumentError
 from orca.objects import broadcast_object
@@ -93,7 +94,9 @@ class LoaderSource:
             with phase("data_creator"), _turn() if self.in_turn else nullcontext():
                 return call_creator(self.loader, config, batch_size)
 
-        return _open_loader(create(), whole=False, again=create)
+        with once_a_node():  # What it downloads is there for the others.
+            made = create()
+        return _open_loader(made, whole=False, again=create)
 
 
 @contextmanager
@@ -121,9 +124,12 @@ class Feed:
     columns: tuple[str, ...] = ()
     runs_user_code = True
 
-    def epoch(self, number: int, seed: int) -> Iterator[Batch]:
-        """The batches of one epoch."""
+    def epoch(self, number: int, seed: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of one epoch, from step ``start`` on."""
         raise NotImplementedError
+
+    def skip(self, number: int, seed: int) -> None:
+        """Lets an epoch pass that was made before: a sampler may draw from a generator of its own."""
 
     def row_numbers(self, step: int) -> list[Any] | None:
         """The numbers of this worker's rows in a step of the last epoch; None when nobody knows."""
@@ -150,8 +156,9 @@ class _ArrayFeed(Feed):
         self.columns = source.columns
         self._order: dict[str, Any] = {}
 
-    def epoch(self, number: int, seed: int) -> Iterator[Batch]:
-        if self.rows == 0:
+    def epoch(self, number: int, seed: int, start: int = 0) -> Iterator[Batch]:
+        assert self.steps is not None
+        if start >= self.steps:
             return
         self._order = {
             "batch_size": self._batch_size,
@@ -162,10 +169,13 @@ class _ArrayFeed(Feed):
             "world_size": running.world_size(),
         }
         batches = self._source.store.batches(
-            **self._order, threads=self._threads, framework="torch"
+            **self._order,
+            start=start * self._batch_size,
+            threads=self._threads,
+            framework="torch",
         )
         arrange = _arrange(self._source)
-        for batch in itertools.islice(batches, self.steps):
+        for batch in itertools.islice(batches, self.steps - start):
             made = arrange(batch)
             yield made, count_rows(made)
 
@@ -259,14 +269,14 @@ class _StreamFeed(Feed):
         self._batches, self._again = batches, again
         self._is_used = False
 
-    def epoch(self, number: int, seed: int) -> Iterator[Batch]:
+    def epoch(self, number: int, seed: int, start: int = 0) -> Iterator[Batch]:
         if self._is_used and self._again is not None:
             self._batches = self._again()
         self._is_used = True
         sampler = getattr(self._batches, "sampler", None)
         if isinstance(sampler, DistributedSampler):
             sampler.set_epoch(number)
-        for batch in self._batches:
+        for batch in itertools.islice(self._batches, start, None):
             yield batch, count_rows(batch)
 
 
@@ -310,15 +320,17 @@ class _LoaderFeed(Feed):
             persistent_workers=loader.persistent_workers,
         )
 
-    def epoch(self, number: int, seed: int) -> Iterator[Batch]:
+    def epoch(self, number: int, seed: int, start: int = 0) -> Iterator[Batch]:
         rank, world = running.rank(), running.world_size()
         shares = self._shares = [_share(step, rank, world) for step in self._plan(number, seed)]
         self.steps = len(shares)
-        mine = [share for share in shares if share]
+        mine = [share for share in shares[start:] if share]
         # One row at a time: the sampler gives numbers, not lists of them.
         self._lists.lists = [share[0] for share in mine] if self._single else mine
-        batches = iter(self._mine)
-        for share in shares:
+        with torch.random.fork_rng(devices=[]):  # It draws a number.
+            torch.manual_seed((seed << 20) + number)
+            batches = iter(self._mine)
+        for share in shares[start:]:
             if share:
                 try:
                     batch = next(batches)
@@ -331,6 +343,11 @@ class _LoaderFeed(Feed):
 
     def row_numbers(self, step: int) -> list[Any] | None:
         return self._shares[step] if step < len(self._shares) else None
+
+    def skip(self, number: int, seed: int) -> None:
+        self._plan(number, seed)
+        if self._loader.generator is not None:  # As every iteration over a DataLoader does.
+            torch.empty((), dtype=torch.int64).random_(generator=self._loader.generator)
 
     def _blame(self, share: list[Any], error: Exception) -> None:
         """Finds the row that made a batch fail, by looking at them one by one."""

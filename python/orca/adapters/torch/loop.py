@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import logging
 import math
 import time
 from dataclasses import dataclass
@@ -13,9 +14,10 @@ import numpy as np
 import torch
 
 from orca import running
+from orca.adapters.torch.commits import Progress, find, leaving_between_steps
 from orca.adapters.torch.devices import device_of_worker
 from orca.adapters.torch.exchanges import DeviceGroup
-from orca.adapters.torch.feeds import Feed, spread
+from orca.adapters.torch.feeds import Feed, count_rows, spread
 from orca.adapters.torch.runner import Runner
 from orca.adapters.torch.session import ModelSpec, Session, make_metrics
 from orca.adapters.torch.trainer import DrivenTrainer, FitOptions, Trainer
@@ -25,10 +27,18 @@ from orca.errors import InvalidArgumentError
 from orca.objects import allgather_object
 from orca.pickles import loads
 
+_log = logging.getLogger("orca")
 _sessions: dict[str, tuple[str, Session]] = {}  # by Estimator: the version of its state
 
 SESSION_LOST = "session lost"
 """What a task returns when some worker does not have the Estimator's state."""
+
+
+FRAMES = " on frames"
+"""Behind an Estimator's name: what predicts on DataFrames, with weights of its own."""
+
+
+_FRAMES_KEPT = 4
 
 
 @dataclass(frozen=True)
@@ -39,7 +49,7 @@ class Call:
     version: str  # of the state that the workers must have
     next_version: str  # of the state that they have after a call that changes it
     spec: Shard  # the pickled ModelSpec
-    state: Any  # None, or packed state dicts for workers that have none
+    state: Any  # None, or packed state dicts (in a shard: pickled) for workers that have none
     has_state: bool  # whether ``state`` says all; False: use what you have
     is_local: bool = True  # whether the driver is on the workers' machine
     seed: int | None = None
@@ -49,7 +59,7 @@ class Call:
 def _session(call: Call) -> Session | None:
     """This worker's session, if all workers have theirs."""
     for gone in call.forget:
-        _sessions.pop(gone, None)
+        forget(gone)
     version, session = _sessions.get(call.estimator, ("", None))
     here = (running.rank(), running.world_size())
     has = session is not None and version == call.version and session.place == here
@@ -61,19 +71,38 @@ def _session(call: Call) -> Session | None:
     if not call.has_state:
         return None
     spec: ModelSpec = loads(list(call.spec.view()))
-    state = None if call.state is None else unpack(call.state)
+    state = call.state
+    if isinstance(state, Shard):
+        state = loads([bytearray(part) for part in state.view()])  # Tensors want to be written.
+    state = None if state is None else unpack(state)
     device = device_of_worker(spec.device)
     group = None if device.type == "cpu" else DeviceGroup()
     session = Session(spec, state, call.seed, call.is_local, device, group)
     _sessions[call.estimator] = (call.version, session)
+    # Nobody says when a frame has been predicted for the last time.
+    for name in [name for name in _sessions if name.endswith(FRAMES)][:-_FRAMES_KEPT]:
+        del _sessions[name]
     return session
 
 
 def fit(call: Call, options: FitOptions) -> Any:
     """Trains; returns this worker's statistics an epoch, and on rank 0 the state."""
-    session = _session(call)
+    if options.ledger is None:
+        return _fit(call, options)
+    with leaving_between_steps():
+        return _fit(call, options)
+
+
+def _fit(call: Call, options: FitOptions) -> Any:
+    progress = find(options.ledger)
+    session = _session(call) if progress is None else _resumed(call, progress)
     if session is None:
         return SESSION_LOST
+    if progress is None and options.resume is not None:
+        progress = Progress.of(unpack(options.resume))
+    if progress is not None:
+        _set_buffers(session, progress.buffers)
+        session.may_fuse = progress.record.may_fuse
     if not session.optimizers:
         raise InvalidArgumentError("fit needs an optimizer; give from_torch(optimizer=)")
     if session.criterion is None and session.operator is None:
@@ -87,18 +116,23 @@ def fit(call: Call, options: FitOptions) -> Any:
         if options.validation is None
         else options.validation.open(options.batch_size, config, False, threads)
     )
-    del _sessions[call.estimator]  # Until it is whole again.
+    _sessions.pop(call.estimator, None)  # Until it is whole again.
     runner = Runner(session, list(options.callbacks), {"epochs": options.epochs})
+    runner.is_resumed = progress is not None
     driven = runner.drives_backward() or session.operator_trains()
     if not driven:
         session.release()
     if call.seed is not None:
         torch.manual_seed(call.seed + 1 + running.rank())
-    trainer: Any = (DrivenTrainer if driven else Trainer)(session, options, runner)
+    trainer: Any = (DrivenTrainer if driven else Trainer)(session, options, runner, progress)
     stats: list[dict[str, Any]] = []
+    if progress is not None:
+        stats = [_of_this_worker(workers) for workers in progress.record.stats]
+    resumed = progress is not None and progress.commit.index > 0
+    progress = None  # It holds the memory of those who were here before.
     runner.begin()
     # Steps that were asked for count, not epochs.
-    many = itertools.count() if options.max_steps is not None else range(options.epochs)
+    many = itertools.count() if options.max_steps is not None else range(len(stats), options.epochs)
     for _ in many:
         steps_before = session.global_step
         runner.call("before_train_epoch", "on_epoch_begin", session.epoch)
@@ -108,11 +142,13 @@ def fit(call: Call, options: FitOptions) -> Any:
             scores = _evaluate(session, validation, options.metrics, runner)
             found |= {_validation_name(key): value for key, value in scores.items()}
         stats.append(found)
+        trainer.finished(found)
         runner.epoch_stats = found
         trainer.epoch_ended(scores)
         session.epoch += 1
         runner.call("after_train_epoch", "on_epoch_end", session.epoch, found)
-        made_steps = session.global_step > steps_before
+        made_steps = session.global_step > steps_before or resumed
+        resumed = False
         if trainer.is_over() or (not made_steps and options.max_steps is not None):
             break
         if runner.must_stop():
@@ -122,6 +158,40 @@ def fit(call: Call, options: FitOptions) -> Any:
     runner.call("after_run", "on_train_end", stats[-1] if stats else None)
     trainer.close()
     return stats, pack(state) if running.rank() == 0 else None
+
+
+def _resumed(call: Call, progress: Progress) -> Session:
+    """A session like the one that was interrupted."""
+    _sessions.pop(call.estimator, None)
+    spec: ModelSpec = loads(list(call.spec.view()))
+    session = Session(spec, progress.state(), call.seed, call.is_local)
+    session.last_loss = progress.commit.last_loss
+    if running.rank() == 0:
+        _log.warning(
+            "a worker was lost; training goes on behind step %d of epoch %d",
+            progress.commit.index,
+            session.epoch + 1,
+        )
+    return session
+
+
+def _of_this_worker(workers: list[dict[str, Any]]) -> dict[str, Any]:
+    """The statistics of an epoch; there may have been fewer workers."""
+    if running.rank() < len(workers):
+        return workers[running.rank()]
+    return workers[0] | {"num_samples": 0, "batch_count": 0}
+
+
+def _set_buffers(session: Session, data: bytes) -> None:
+    """The models' buffers become what this worker had, if that is known."""
+    at = 0
+    for model in session.models if data else ():
+        for buffer in model.buffers():
+            size = buffer.numel() * buffer.itemsize
+            if size:
+                found = torch.frombuffer(bytearray(data[at : at + size]), dtype=buffer.dtype)
+                buffer.data.copy_(found.reshape(buffer.shape))
+            at += size
 
 
 def _validation_name(key: str) -> str:
@@ -230,8 +300,12 @@ def _score(
     return rows_done, loss_sum, weight_sum
 
 
+# What a worker holds back of its predictions: beyond the memory for shards, they go to files.
+_SHARD_BYTES = 64 << 20
+
+
 def predict(call: Call, source: Any, batch_size: int, callbacks: tuple[Any, ...]) -> Any:
-    """Predicts; returns this worker's rows, in order."""
+    """Predicts; returns this worker's rows, in order, in shards of some size: there may be many."""
     session = _session(call)
     if session is None:
         return SESSION_LOST
@@ -240,7 +314,9 @@ def predict(call: Call, source: Any, batch_size: int, callbacks: tuple[Any, ...]
     rank, world, rows = running.rank(), running.world_size(), len(source.store)
     begin, end = rank * rows // world, (rank + 1) * rows // world
     session.model.eval()
+    shards: list[Shard] = []
     parts: list[Any] = []
+    waiting = 0
     runner.call("before_pred_epoch")
     with torch.no_grad():
         slices = ((batch, 0) for batch in source.slices(begin, end, batch_size))
@@ -253,17 +329,24 @@ def predict(call: Call, source: Any, batch_size: int, callbacks: tuple[Any, ...]
                 runner.output = session.operator.predict_batch(runner.batch)
             else:
                 runner.forward_only()
-            parts.append(_to_numpy(runner.output))
+            parts.append(_to_numpy(runner.output, count_rows(batch)))
+            waiting += _bytes_of(parts[-1])
+            if waiting >= _SHARD_BYTES:
+                shards.append(Shard(_join(parts)))
+                parts, waiting = [], 0
             runner.call("after_pred_iter")
     runner.call("after_pred_epoch")
-    return Shard(_join(parts)) if parts else None
+    return [*shards, Shard(_join(parts))] if parts else shards
 
 
-def _to_numpy(output: Any) -> Any:
+def _to_numpy(output: Any, rows: int) -> Any:
+    """The output for so many rows; of one, a model may have squeezed the first dimension away."""
     if isinstance(output, torch.Tensor):
         if output.dtype is torch.bfloat16:
             output = output.float()
         array = output.cpu().numpy()
+        if rows == 1 and array.shape[:1] != (1,):
+            array = array[None]
         # Trailing dimensions of one element say nothing.
         while array.ndim > 1 and array.shape[-1] == 1:
             array = array[..., 0]
@@ -271,8 +354,14 @@ def _to_numpy(output: Any) -> Any:
     if isinstance(output, np.ndarray):
         return output
     if isinstance(output, dict):
-        return {key: _to_numpy(value) for key, value in output.items()}
-    return tuple(_to_numpy(value) for value in output)
+        return {key: _to_numpy(value, rows) for key, value in output.items()}
+    return tuple(_to_numpy(value, rows) for value in output)
+
+
+def _bytes_of(output: Any) -> int:
+    if isinstance(output, dict):
+        return sum(map(_bytes_of, output.values()))
+    return sum(map(_bytes_of, output)) if isinstance(output, tuple) else int(output.nbytes)
 
 
 def _join(parts: list[Any]) -> Any:
@@ -286,6 +375,7 @@ def _join(parts: list[Any]) -> Any:
 def forget(estimator: str) -> None:
     """Frees what this worker keeps of an Estimator."""
     _sessions.pop(estimator, None)
+    _sessions.pop(f"{estimator}{FRAMES}", None)
 
 
 def update_schedulers(call: Call, metric: float | None) -> Any:

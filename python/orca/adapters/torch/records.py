@@ -10,6 +10,7 @@ import os
 import pickle
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 
 from orca import running
 from orca._native import _core
+from orca.adapters.torch.names import plain_state
 from orca.adapters.torch.trees import type_name, unpack
 from orca.errors import FailedPreconditionError, InvalidArgumentError, OrcaError
 from orca.generations import Generation
@@ -44,14 +46,25 @@ class Checkpoints:
             where.mkdir(parents=True, exist_ok=True)
             self._writer = _core.AsyncWriter(str(where), _KEEP)
 
+    def prime(self, session: Any) -> None:
+        """Tells the trigger where training is when it goes on: the next epoch is not its first."""
+        self._trigger.fires(session.epoch + 1, session.global_step, session.last_loss)
+
     def after_step(
-        self, session: Any, loss: float, *, epoch_ended: bool, is_last: bool = False
+        self,
+        session: Any,
+        loss: float,
+        progress: Callable[[], dict[str, Any]],
+        *,
+        epoch_ended: bool,
+        is_last: bool = False,
     ) -> bool:
         """Asks the trigger, on all workers alike; says whether a checkpoint is written.
 
         Args:
             session: What is trained.
             loss: Of the step.
+            progress: Says how far the ``fit`` is.
             epoch_ended: Whether its epoch is done, with its validation and the schedulers' steps.
             is_last: Whether the epoch has no other step. It is written when the epoch has ended: who
                 goes on from there does not train the epoch again.
@@ -64,9 +77,9 @@ class Checkpoints:
         self._last = session.global_step
         state = session.state(epoch=session.epoch + epoch_ended)
         if self._writer is not None:
-            parts, fields = to_parts(unpack(state))
-            progress = (session.global_step, int(state["epoch"]), 0)
-            self._writer.submit(progress, parts, json.dumps(fields))
+            parts, fields = to_parts(unpack(state | {"progress": progress()}))
+            place = (session.global_step, int(state["epoch"]), 0)
+            self._writer.submit(place, parts, json.dumps(fields))
         return True
 
     def close(self) -> None:
@@ -247,6 +260,45 @@ class _OnCpu(pickle.Unpickler):
 def _unpickle(path: Path) -> Any:
     with path.open("rb") as file:
         return _OnCpu(file).load()
+
+
+def warn_of_optimizer(path: Path) -> None:
+    """Analytics Zoo's bigdl backend wrote the optimizer of its engine beside the weights."""
+    beside = path.with_name(f"{path.stem}_optim{path.suffix}")
+    if beside.is_file() and is_java(beside):
+        _log.warning(
+            "%s is not read: it is an optimizer of BigDL's engine on the JVM; the Estimator's own "
+            "optimizer begins anew",
+            beside,
+        )
+
+
+def check_fits(model: torch.nn.Module, state: dict[str, Any]) -> None:
+    """Names the first tensor that a model and a state dict do not share."""
+    own = plain_state(model)
+    cure = "load it into the model that it was saved from"
+    extra = next((name for name in state if name not in own), None)
+    for name, tensor in own.items():
+        if name not in state:
+            there = "nothing else" if extra is None else f"{extra!r} {_size(state[extra])}"
+            raise InvalidArgumentError(
+                f"this is the state of another model: {name!r} {_size(tensor)} is here and not there, "
+                f"{there} is there and not here; {cure}"
+            )
+        if tuple(state[name].shape) != tuple(tensor.shape):
+            raise InvalidArgumentError(
+                f"this is the state of another model: {name!r} is {_size(state[name])} there and "
+                f"{_size(tensor)} here; {cure}"
+            )
+    if extra is not None:
+        raise InvalidArgumentError(
+            f"this is the state of another model: {extra!r} {_size(state[extra])} is there and not "
+            f"here; {cure}"
+        )
+
+
+def _size(value: Any) -> str:
+    return str(tuple(value.shape)) if hasattr(value, "shape") else type(value).__name__
 
 
 class Summary:

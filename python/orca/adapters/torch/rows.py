@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,16 @@ def store_of(data: Any, features: Any, labels: Any, wants_target: bool) -> tuple
             store.put(cell.shard)
         if wants_target and len(store) == 0:
             raise InvalidArgumentError("the XShards has no rows; look at its len() before")
+        return store, wants_target
+    if is_spark_frame(data):
+        from orca.adapters.spark import frames
+
+        frames.check_columns(data, features, labels, wants_target)
+        store = ArrayStore()
+        for shard in frames.pull(data, features, labels if wants_target else None):
+            store.put(shard)
+        if wants_target and len(store) == 0:
+            raise InvalidArgumentError("the DataFrame has no rows; look at its count() before")
         return store, wants_target
     if features is not None or hasattr(data, "iloc"):
         data = _columns(data, features, labels if wants_target else None, wants_target)
@@ -42,6 +53,12 @@ def store_of(data: Any, features: Any, labels: Any, wants_target: bool) -> tuple
     store = ArrayStore()
     store.put({"x": x} if y is None or not wants_target else {"x": x, "y": y})
     return store, y is not None and wants_target
+
+
+def is_spark_frame(data: Any) -> bool:
+    """Whether it is a DataFrame of Spark; does not import pyspark."""
+    spark = sys.modules.get("pyspark.sql")
+    return spark is not None and isinstance(data, spark.DataFrame)
 
 
 def _columns(frame: Any, features: Any, labels: Any, wants_target: bool) -> dict[str, Any]:

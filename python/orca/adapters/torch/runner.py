@@ -40,6 +40,7 @@ class Runner:
         self.loss: Any = None
         self.stop = False
         self.epoch_stats: Any = None
+        self.is_resumed = False  # Whether this training goes on after a death.
         self.metrics_stats: Any = None
         self.train_loader: Any = None
         self.val_loader: Any = None

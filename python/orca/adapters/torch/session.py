@@ -74,7 +74,7 @@ class Session:
         self.device = device
         self.group = group
         self._owned: dict[str, nn.Parameter] = {}
-        self._buffers_before: list[torch.Tensor] = []
+        self.buffers_before: list[torch.Tensor] = []
         self.spec = spec
         self.place = (running.rank(), running.world_size())
         if spec.hook is not None:
@@ -111,6 +111,7 @@ class Session:
             for tensor in (*model.parameters(), *model.buffers()):
                 _broadcast(tensor.data)
         self.sync: SharedState | Replicas | None = None
+        self.may_fuse = True
         self.reason = ""
 
     @property
@@ -170,7 +171,7 @@ class Session:
             shares, self.reason = False, "the model writes to its parameters"
         self._owned = parameters
         self.sync = (
-            SharedState(parameters, self.optimizers)
+            SharedState(parameters, self.optimizers, may_fuse=self.may_fuse)
             if shares
             else Replicas(parameters, self.optimizers, self.group)
         )
@@ -240,9 +241,7 @@ class Session:
         if not buffers:
             return
         # Not by their versions: torch's own kernels do not count what they write.
-        changed = [
-            not torch.equal(a, b) for a, b in zip(buffers, self._buffers_before, strict=True)
-        ]
+        changed = [not torch.equal(a, b) for a, b in zip(buffers, self.buffers_before, strict=True)]
         everybody = allgather_object((rows, changed))
         total = sum(each[0] for each in everybody)
         for i, buffer in enumerate(buffers):
@@ -259,7 +258,7 @@ class Session:
 
     def note_buffers(self) -> None:
         """Before an epoch: what of the buffers changes in it is averaged after it."""
-        self._buffers_before = [b.clone() for model in self.models for b in model.buffers()]
+        self.buffers_before = [b.clone() for model in self.models for b in model.buffers()]
 
     def state(self, epoch: int | None = None) -> dict[str, Any]:
         """Everything that a checkpoint keeps, as state dicts."""
@@ -424,6 +423,8 @@ def _make_optimizers(
         return [spec.optimizer], []
     if hasattr(spec.optimizer, "get_optimizer"):
         parameters = [p for model in models for p in model.parameters() if p.requires_grad]
+        if not parameters:  # Such a model can predict.
+            return [], []
         optimizer, rates = make_optimizer(spec.optimizer, parameters)
         return [optimizer], [] if rates is None else [rates]
     model = models[0] if len(models) == 1 else models

@@ -7,15 +7,18 @@ parameters one by one, for any optimizer that treats every element by itself.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from orca import running
 from orca._native import _core
+from orca.adapters.torch.fused import has_hooks, is_fusable, new_rule, set_rule, state_keys
 from orca.adapters.torch.trees import BlockTensor, type_name
 from orca.data.arrays import SharedBlock, receive_block
-from orca.errors import FailedPreconditionError
+from orca.errors import AbortedError, FailedPreconditionError, InvalidArgumentError
 from orca.objects import broadcast_object
 
 ELEMENTWISE = (
@@ -38,9 +41,28 @@ def shared_block(nbytes: int) -> SharedBlock:
     """A new block that all ranks of this machine have mapped."""
     mine = SharedBlock(nbytes) if running.rank() == 0 else None
     number = broadcast_object(mine._hold.id if mine else None)
-    block = mine or receive_block(number)
+    try:
+        block = mine or receive_block(number)
+    except InvalidArgumentError as error:
+        raise AbortedError("rank 0 was lost with the memory that it had made") from error
     running.barrier()  # Until then only rank 0 keeps it.
     return block
+
+
+@dataclass
+class _Rule:
+    """What the engine does with a slice, and for whom."""
+
+    rule: Any
+    settings: dict[str, Any]
+    optimizer: torch.optim.Optimizer
+    flat: torch.nn.Parameter
+    keys: list[str]
+
+    @property
+    def is_new(self) -> bool:
+        """Whether there was no step."""
+        return bool(self.rule.first or self.rule.step == 0)
 
 
 class SharedState:
@@ -49,12 +71,18 @@ class SharedState:
     Args:
         parameters: The trainable ones, by name, in the order of the optimizers' groups.
         optimizers: Whose groups hold exactly these parameters.
+        may_fuse: Whether the engine may make their steps. Its last bits are not torch's: who has ended that goes
+            on without it.
     """
 
     way = "shared weights"
 
     def __init__(
-        self, parameters: dict[str, torch.nn.Parameter], optimizers: list[torch.optim.Optimizer]
+        self,
+        parameters: dict[str, torch.nn.Parameter],
+        optimizers: list[torch.optim.Optimizer],
+        *,
+        may_fuse: bool = True,
     ) -> None:
         self._names = list(parameters)
         self.parameters = list(parameters.values())
@@ -69,34 +97,98 @@ class SharedState:
         # Per group, as the user's optimizer had them.
         self._members = [[place[id(p)] for p in group["params"]] for _, group in groups]
         self._groups = groups
-        self.layout = _core.FlatLayout(
-            [
-                (name, type_name(p), p.numel(), group)
-                for name, p, group in zip(self._names, self.parameters, self._group_of, strict=True)
-            ]
-        )
+        self.tensors = [
+            (name, type_name(p), p.numel(), group)
+            for name, p, group in zip(self._names, self.parameters, self._group_of, strict=True)
+        ]
+        self.layout = _core.FlatLayout(self.tensors)
         self._offsets = [self.layout.offset(i) for i in range(len(self.parameters))]
         self._weights = shared_block(self.layout.size)
-        self._gradients = shared_block(_core.GradientExchange.block_size(self.layout, self._world))
+        self.gradients = shared_block(_core.GradientExchange.block_size(self.layout, self._world))
         self._states: list[dict[str, Any]] = [{} for _ in self.parameters]  # scalars, by key
         self._keys: list[dict[str, str]] = [{} for _ in self.parameters]  # of banks, with types
         self._banks: dict[tuple[int, str, str, str], SharedBlock] = {}
         self._areas = _areas(self._offsets, self.parameters)
         self._kinds = [0] * len(self.parameters)
         self._slices: list[tuple[int, torch.nn.Parameter, torch.Tensor, list[int]]] = []
+        self.commits: Any = None  # Of the ``fit`` that runs.
+        self.may_fuse, self.is_fused = may_fuse, False
+        self.redo: tuple[SharedBlock, int] | None = None  # a block, and its room for parts
+        self._redo: Any = None
+        self._updates = 0
+        self._rules: list[_Rule] = []
         self._take_over(optimizers)
         self._move_weights()
-        self.connect()
+        self._connect()
         self._slice()
+        self._fuse()
 
     # --- once a call
 
     def connect(self) -> None:
         """Forms the exchange with the workers of the current call."""
+        self.commits = None
+        self._connect()
+        if self.is_fused:
+            self._show_states()
+        self._fuse()
+
+    def _connect(self) -> None:
         self.exchange = _core.GradientExchange(
-            running.communicator()._native, self.layout, self._gradients.native, True
+            running.communicator()._native, self.layout, self.gradients.native, True
         )
         self.exchange.set_runs(self._kinds)
+
+    def _fuse(self) -> None:
+        """Lets the engine make the steps of optimizers that it knows."""
+        self.is_fused = (
+            self.may_fuse and all(map(is_fusable, self.optimizers)) and self._has_own_types()
+        )
+        if not self.is_fused:
+            return
+        for group, (optimizer, settings) in enumerate(self._groups):
+            number = self.optimizers.index(optimizer)
+            for key in state_keys(optimizer, settings):
+                for of in sorted({type_name(self.parameters[i]) for i in self._members[group]}):
+                    self._bank(number, key, of, of)
+        parts = len(self.parameters)
+        if self.redo is None:
+            size = _core.RedoLog.block_size(self._world, parts)
+            self.redo = shared_block(size), parts
+        regions = [region.native for region in self.regions()]
+        self._redo = _core.RedoLog(self.redo[0].native, self._world, parts, regions)
+        self._set_parts()
+
+    def _has_own_types(self) -> bool:
+        """Whether all state is of the parameters' types, as the engine makes it."""
+        return all(
+            dtype == type_name(p)
+            for p, keys in zip(self.parameters, self._keys, strict=True)
+            for dtype in keys.values()
+        )
+
+    def _set_parts(self) -> None:
+        """What the engine updates: the slices, as runs of all workers."""
+        numbers = {name: i + 1 for i, name in enumerate(sorted(self._banks))}
+        self._rules = []
+        parts = []
+        for (dtype, group, _, begin, end), (_, flat, _, _) in zip(
+            self._runs(), self._slices, strict=True
+        ):
+            optimizer, settings = self._groups[group]
+            owner = self.optimizers.index(optimizer)
+            keys = state_keys(optimizer, settings)
+            state = optimizer.state.get(flat, {})
+            rule = new_rule(optimizer, settings)
+            rule.step = float(state.get("step", 0))
+            rule.first = bool(keys) and keys[0] not in state
+            regions = [numbers[owner, key, dtype, dtype] for key in keys]
+            parts.append((dtype, begin, end, regions, self._areas[dtype][0], rule))
+            self._rules.append(_Rule(rule, settings, optimizer, flat, keys))
+        self._redo.set_parts(parts)
+
+    def _runs(self) -> list[Any]:
+        return [run for run in self.layout.runs(self._kinds) if run[3] != run[4]]
 
     # --- the step
 
@@ -110,23 +202,109 @@ class SharedState:
         if weight:
             gradients = [p.grad for p in self.parameters]
             exchange.collect([0 if g is None else _contiguous(g) for g in gradients])
+        if self.commits is not None:
+            self.commits.note()
         total = exchange.meet(weight, loss, rows, leaves, policy.is_sum)
         if total[0] and policy.goes_on(total):
-            if not total[7] or self._has_idle:
-                self._follow(exchange.used())
+            if self.is_fused and not (total[7] and self._fits()):
+                self._end_fusing()
+            if self.is_fused:
+                self._update(total, policy)
             else:
-                for _, flat, gradient, _ in self._slices:
-                    flat.grad = gradient  # Somebody may have called zero_grad().
-            exchange.reduce_share()
-            policy.clip([s[1] for s in self._slices if s[1].grad is not None])
-            for optimizer in self.optimizers:
-                optimizer.step()
-            if self._is_new:
-                self._adopt_states()
+                self._step(all_used=total[7], policy=policy)
         exchange.leave()
         for parameter in self.parameters:
             parameter.grad = None
         return total
+
+    def _step(self, *, all_used: bool, policy: Any) -> None:
+        """The optimizers' own step."""
+        if not all_used or self.has_idle:
+            self._follow(self.exchange.used())
+        else:
+            for _, flat, gradient, _ in self._slices:
+                flat.grad = gradient  # Somebody may have called zero_grad().
+        self.exchange.reduce_share()
+        policy.clip([s[1] for s in self._slices if s[1].grad is not None])
+        if self.commits is not None:
+            self.commits.save()
+        for optimizer in self.optimizers:
+            optimizer.step()
+        if self._is_new:
+            self._adopt_states()
+
+    def _update(self, total: Any, policy: Any) -> None:
+        """The engine's step."""
+        limits, largest = policy.limits
+        scale = 1.0
+        if largest is not None:
+            squares = np.array([self.exchange.squares_of_share(limits)])
+            norm = math.sqrt(float(running.allreduce(squares)[0]))
+            scale = largest / (norm + 1e-6) if norm > largest else 1.0
+        for each in self._rules:
+            rule = each.rule
+            set_rule(rule, each.settings)
+            rule.step += 1
+            rule.scale, rule.clips = scale, limits is not None
+            if limits is not None:
+                rule.clip_low, rule.clip_high = limits
+        self._updates += 1
+        number = self._updates if self.commits is None else self.commits.begin_update()
+        self._redo.update(self.exchange, self._rank, number, total[1], total[2])
+        for each in self._rules:
+            each.rule.first = False
+        for optimizer in self.optimizers:
+            optimizer._opt_called = True  # type: ignore[attr-defined]  # Schedulers ask for it.
+
+    def _fits(self) -> bool:
+        """Whether the optimizers still are what they were: somebody may add hooks, or give SGD a momentum.
+
+        Nor does the engine make the first state of an optimizer when a commit says that there is none.
+        """
+        has_commit = self.commits is not None and self.commits.has_commit
+        return not any(map(has_hooks, self.optimizers)) and all(
+            state_keys(each.optimizer, each.settings) == each.keys
+            and not (has_commit and each.keys and each.is_new)
+            for each in self._rules
+        )
+
+    def _end_fusing(self) -> None:
+        """From now on the optimizers make the steps: the engine cannot leave parameters alone."""
+        self._show_states()
+        self.is_fused = self.may_fuse = False
+        if self.commits is not None:
+            self.commits.switch()
+        self._is_new = any(not optimizer.state.get(s[1]) for optimizer, s in self._owners())
+
+    def _show_states(self) -> None:
+        """Gives the optimizers the state that the engine has made for them."""
+        for each, (dtype, _, _, begin, end) in zip(self._rules, self._runs(), strict=True):
+            if not each.keys or each.is_new:
+                continue
+            state = each.optimizer.state[each.flat]
+            if type(each.optimizer) is not torch.optim.SGD:
+                state["step"] = torch.tensor(each.rule.step, dtype=torch.get_default_dtype())
+            first, last = _core.FlatLayout.share(begin, end, self._rank, self._world)
+            number = self.optimizers.index(each.optimizer)
+            for key in each.keys:
+                state[key] = self._state_slice(number, key, dtype, dtype, first, last)
+
+    def regions(self) -> list[SharedBlock]:
+        """The memory that steps change."""
+        return [self._weights, *(self._banks[name] for name in sorted(self._banks))]
+
+    def pieces(self) -> list[tuple[int, int, int]]:
+        """What this worker changes in a step: the number of a region, where in it, and how many bytes."""
+        regions = [(region.address, region.nbytes) for region in self.regions()]
+        found = []
+        for optimizer, (_, flat, _, _) in self._owners():
+            state = optimizer.state.get(flat, {}).values()
+            for tensor in (flat, *(value for value in state if _is_elementwise(value, flat))):
+                at, size = tensor.data_ptr(), tensor.numel() * tensor.itemsize
+                for number, (begin, nbytes) in enumerate(regions):
+                    if size and begin <= at < begin + nbytes:
+                        found.append((number, at - begin, size))
+        return found
 
     def check_untouched(self) -> None:
         """Raises when something beside the optimizer wrote to the weights."""
@@ -284,7 +462,11 @@ class SharedState:
             if state:
                 optimizer.state[flat] = state
             self._slices.append((group, flat, gradient, members))
-        self._has_idle = False
+        self.has_idle = False
+        if self.is_fused:
+            self._set_parts()
+        if self.commits is not None:
+            self.commits.follow()
         self._is_new = any(not optimizer.state.get(s[1]) for optimizer, s in self._owners())
 
     def _owners(self) -> list[tuple[torch.optim.Optimizer, Any]]:
@@ -302,10 +484,12 @@ class SharedState:
             self._slice()
         for _, flat, gradient, members in self._slices:
             flat.grad = gradient if used[members[0]] else None
-        self._has_idle = not all(used)
+        self.has_idle = not all(used)
 
     def _gather_scalars(self) -> None:
         """Notes what the optimizers know of each slice for its parameters."""
+        if self.is_fused:
+            self._show_states()
         for optimizer, (_, flat, _, members) in self._owners():
             state = optimizer.state.get(flat, {})
             scalars = {k: v for k, v in state.items() if not _is_elementwise(v, flat)}
@@ -330,6 +514,8 @@ class SharedState:
             flat.grad is None and not optimizer.state.get(flat)
             for optimizer, (_, flat, _, _) in self._owners()
         )
+        if self.commits is not None:
+            self.commits.follow()
 
     def _base(self) -> int:
         return int(self._weights.array("uint8", (1,)).ctypes.data)
@@ -396,7 +582,5 @@ def _plain(value: Any) -> Any:
 
 def global_norm(slices: list[torch.nn.Parameter]) -> float:
     """The 2-norm of the whole gradient, of which each worker has a part."""
-    import numpy as np
-
     squares = sum(float(s.grad.double().pow(2).sum()) for s in slices if s.grad is not None)
     return math.sqrt(float(running.allreduce(np.array([squares]))[0]))

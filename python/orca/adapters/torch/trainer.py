@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from orca import running
+from orca.adapters.torch.commits import Commits, Progress
 from orca.adapters.torch.feeds import Feed, split_batch
 from orca.adapters.torch.records import Checkpoints, Summary, is_number
 from orca.adapters.torch.replicas import DrivenReplicas
@@ -22,12 +23,13 @@ from orca.adapters.torch.session import Session
 from orca.adapters.torch.shared_state import SharedState, global_norm
 from orca.adapters.torch.suspects import Suspects
 from orca.adapters.torch.training_operator import TrainingOperator
-from orca.adapters.torch.trees import map_leaves
+from orca.adapters.torch.trees import map_leaves, unpack
 from orca.errors import AbortedError, InvalidArgumentError, OrcaError
 from orca.learn.trigger import Trigger
 from orca.objects import allgather_object, broadcast_object
 
 _log = logging.getLogger("orca")
+_STRIDE = 0x9E3779B97F4A7C15  # Far apart, whatever the seed.
 
 
 class NotFiniteError(OrcaError, ArithmeticError):
@@ -56,6 +58,9 @@ class FitOptions:
     summary: str | None = None
     tags: dict[str, str] = field(default_factory=dict)
     use_tqdm: bool = False
+    ledger: Any = None
+    random: int = 0  # What the random numbers of each step come from.
+    resume: Any = None  # What a checkpoint says of an earlier ``fit``.
 
 
 class Policy:
@@ -122,6 +127,11 @@ class Policy:
             f'{f" ({loss})" if bad_loss >= 0 else ""}; {cure}, or give fit(on_nan="skip")'
         )
 
+    @property
+    def limits(self) -> tuple[tuple[float, float] | None, float | None]:
+        """Of each element of the joined gradient, and of its norm."""
+        return self._options.clip_value, self._options.clip_norm
+
     def clip(self, parameters: list[torch.nn.Parameter]) -> None:
         """Limits the joined gradients."""
         if self._options.clip_value is not None:
@@ -151,10 +161,24 @@ def _is_finite(gradient: Any) -> bool:
 class Trainer:
     """Epochs whose steps are ours."""
 
-    def __init__(self, session: Session, options: FitOptions, runner: Runner) -> None:
+    def __init__(
+        self,
+        session: Session,
+        options: FitOptions,
+        runner: Runner,
+        progress: Progress | None = None,
+    ) -> None:
         self._session, self._options, self._runner = session, options, runner
         self._policy = Policy(options, session, runner.suspects)
-        self._begin_step = session.global_step
+        self._progress, self._is_pending = progress, False
+        self._stats = [] if progress is None else list(progress.record.stats)
+        self._cursor = 0, _Losses()
+        self._commits = (
+            None
+            if options.ledger is None
+            else Commits(options.ledger, session, progress, self._stats)
+        )
+        self._begin_step = session.global_step if progress is None else progress.record.begin_step
         self._is_first = True
         self._summary = Summary(options.summary, options.tags)
         self._checkpoints = (
@@ -162,6 +186,8 @@ class Trainer:
             if options.model_dir is not None and options.trigger is not None
             else None
         )
+        if self._checkpoints is not None and progress is not None:
+            self._checkpoints.prime(session)
 
     @property
     def _loss(self) -> float:
@@ -184,10 +210,37 @@ class Trainer:
         if is_number(first):
             self._session.last_score = float(first)
         if self._checkpoints is not None:
-            self._checkpoints.after_step(self._session, self._loss, epoch_ended=True)
+            self._checkpoints.after_step(
+                self._session, self._loss, lambda: self._progress_at(0, _Losses()), epoch_ended=True
+            )
+
+    def finished(self, found: dict[str, Any]) -> None:
+        """After an epoch: what it was like here outlives this worker."""
+        if self._commits is not None or self._checkpoints is not None:
+            self._stats.append(allgather_object(found))
+
+    def _progress_at(self, index: int, losses: _Losses) -> dict[str, Any]:
+        """What a checkpoint says beside the state: who loads it goes on behind this step of the epoch."""
+        notes = [] if self._commits is None or index == 0 else self._commits.notes()
+        sync = self._session.sync
+        return {
+            "index": index,
+            "loss_sum": losses.sum,
+            "loss_rows": losses.rows,
+            "skipped": self._policy.skipped,
+            "begin_step": self._begin_step,
+            "stats": map_leaves(self._stats, _storable),
+            "before": self._session.buffers_before,
+            "notes": notes,
+            "may_fuse": not isinstance(sync, SharedState) or sync.may_fuse,
+            "seed": self._options.seed,
+            "random": self._options.random,
+        }
 
     def close(self) -> None:
         """Returns when all records are on the disk."""
+        if isinstance(self._session.sync, SharedState):
+            self._session.sync.commits = None  # With the memory of its logs.
         self._summary.close()
         if self._checkpoints is not None:
             self._checkpoints.close()
@@ -198,16 +251,26 @@ class Trainer:
         for model in session.models:
             model.train()
         session.refresh()
-        session.note_buffers()
         begin = time.perf_counter()
-        rows_done, batches, losses = 0, 0, _Losses()
+        start, rows_done, batches, losses = self._begin_epoch(feed)
         self._watch = {"fwd": 0.0, "bwd": 0.0}
         threaded = not feed.runs_user_code
-        stream = session.batches(feed.epoch(session.epoch, options.seed), threaded=threaded)
+        stream = session.batches(feed.epoch(session.epoch, options.seed, start), threaded=threaded)
         known = feed.steps is not None
         runner, suspects = self._runner, self._runner.suspects
         progress = _Progress(session, options, feed)
-        for index in itertools.count():
+        stops = False
+        if self._is_pending:  # The last step was finished after a death.
+            self._is_pending, total = False, (0.0, self._loss, 0)
+            self._cursor = start, losses
+            self._after_step(total, is_last=start == feed.steps)
+            logs = {"train_loss": self._loss, "num_samples": 0}
+            runner.call("after_train_iter", "on_batch_end", start - 1, logs)
+            stops = bool(runner) and runner.must_stop()
+        for index in itertools.count(start):
+            if stops or self.is_over():
+                break
+            self._seed(0)  # For rows that are changed at random.
             with suspects.fetching(feed, index):
                 batch, rows = next(stream, (None, -1))
             suspects.batch = batch
@@ -220,9 +283,12 @@ class Trainer:
             weight: Any = 0.0
             before: list[torch.Tensor] = []
             runner.batch_idx = index
+            if self._commits is not None:
+                self._commits.mark_step()
             if runner:
                 runner.call("before_train_iter", "on_batch_begin", index)
             if rows > 0:
+                self._seed(1)
                 if session.sync is None and session.group is None:
                     before = session.weights()
                 with suspects:
@@ -237,6 +303,9 @@ class Trainer:
                 session.set_rates()
             self._policy.evaluate_again = self._again(batch, rows)
             self._policy.went_on = False
+            if self._commits is not None:
+                self._commits.rows = rows_done + max(rows, 0)
+                self._commits.batches = batches + (rows > 0)
             total = session.sync.step(
                 weight, loss, max(rows, 0), leaves=rows < 0, policy=self._policy
             )
@@ -250,13 +319,17 @@ class Trainer:
             if self._policy.went_on:
                 losses.add(total)
                 self._loss = total[1]
+            self._cursor = index + 1, losses
+            commits = self._commits is not None and self._commits.prepare()
             self._after_step(total, is_last=index + 1 == feed.steps)
             progress.step(index, total)
             if runner:
                 logs = {"train_loss": total[1], "num_samples": max(rows, 0)}
                 runner.call("after_train_iter", "on_batch_end", index, logs)
-                if runner.must_stop():
-                    break
+            if self._commits is not None and commits:
+                self._commits.commit(index + 1, losses, self._policy.skipped)
+            if runner and runner.must_stop():
+                break
             if self.is_over():
                 break
         progress.end()
@@ -282,6 +355,29 @@ class Trainer:
                 **{f"mean_{k}_s": v / max(batches, 1) for k, v in self._watch.items()},
             }
         return found
+
+    def _begin_epoch(self, feed: Feed) -> tuple[int, int, int, _Losses]:
+        """The step to begin with, what this worker has done before, and the losses."""
+        session, progress, self._progress = self._session, self._progress, None
+        if progress is not None:
+            for number in range(session.epoch - len(self._stats), session.epoch):
+                feed.skip(number, self._options.seed)
+        if progress is not None and progress.commit.index > 0:
+            commit = progress.commit
+            session.buffers_before = unpack(progress.record.before)
+            self._policy.skipped, self._policy.went_on = commit.skipped, True
+            self._is_pending = bool(commit.is_pending)
+            losses = _Losses(commit.loss_sum, commit.loss_rows, commit.last_loss)
+            return commit.index, progress.rows, progress.batches, losses
+        session.note_buffers()
+        if self._commits is not None:
+            self._commits.begin_epoch(_Losses())
+        return 0, 0, 0, _Losses()
+
+    def _seed(self, part: int) -> None:
+        """Random numbers of a part of a step are the same whenever it is made, and others on every worker."""
+        number = 2 * (self._session.global_step * running.world_size() + running.rank()) + part
+        torch.default_generator.manual_seed((self._options.random + number * _STRIDE) % (1 << 63))
 
     def _again(self, batch: Any, rows: int) -> Any:
         def again() -> tuple[Any, Any, int]:
@@ -349,7 +445,13 @@ class Trainer:
                 scheduler.step()
         self._summary.step(session, total[1], total[2])
         if self._checkpoints is not None:
-            self._checkpoints.after_step(session, total[1], epoch_ended=False, is_last=is_last)
+            self._checkpoints.after_step(
+                session,
+                total[1],
+                lambda: self._progress_at(*self._cursor),
+                epoch_ended=False,
+                is_last=is_last,
+            )
         if running.rank() == 0:
             running.report(session.global_step, loss=total[1])
 
@@ -375,21 +477,31 @@ class Trainer:
         )
 
 
+def _storable(value: Any) -> Any:
+    """What a checkpoint can hold of a statistic: a metric of the user's may be anything."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
+        return torch.from_numpy(value.copy())
+    is_plain = isinstance(value, torch.Tensor | str | int | float | bool | type(None))
+    return value if is_plain else repr(value)
+
+
 class _Losses:
     """The losses of the whole job's steps, weighed by their rows."""
 
-    def __init__(self) -> None:
-        self._sum, self._rows, self._last = 0.0, 0, math.nan
+    def __init__(self, total: float = 0.0, rows: int = 0, last: float = math.nan) -> None:
+        self.sum, self.rows, self._last = total, rows, last
 
     def add(self, total: Any) -> None:
         """Adds what the workers said together."""
-        self._sum += total[1] * total[2]
-        self._rows += total[2]
+        self.sum += total[1] * total[2]
+        self.rows += total[2]
         self._last = total[1]
 
     def summary(self) -> dict[str, float]:
         """The mean over all rows, and the last one."""
-        mean = self._sum / self._rows if self._rows else math.nan
+        mean = self.sum / self.rows if self.rows else math.nan
         return {"train_loss": mean, "last_train_loss": self._last}
 
 
@@ -434,8 +546,8 @@ class _Progress:
 class DrivenTrainer(Trainer):
     """Epochs whose steps are the user's: a training operator's, or a callback's."""
 
-    def __init__(self, session: Session, options: FitOptions, runner: Runner) -> None:
-        super().__init__(session, options, runner)
+    def __init__(self, session: Session, *rest: Any) -> None:
+        super().__init__(session, *rest)
         if not isinstance(session.sync, DrivenReplicas):
             session.drive("a training loop of its own")
 
@@ -517,7 +629,11 @@ class DrivenTrainer(Trainer):
         self._session.global_step += 1
         if self._checkpoints is not None:
             self._checkpoints.after_step(
-                self._session, self._loss, epoch_ended=False, is_last=is_last
+                self._session,
+                self._loss,
+                lambda: self._progress_at(0, _Losses()),  # From the begin of the epoch.
+                epoch_ended=False,
+                is_last=is_last,
             )
 
     def _counted(self, steps: _Steps, feed: Feed) -> Iterator[Any]:

@@ -9,6 +9,9 @@ from orca.learn.pytorch.callbacks.base import Callback
 
 __all__ = ["LRSchedulerCallback"]
 
+# With the optimizer's settings, which outlive a worker.
+_FIRST, _EPOCH = "lr_of_callback", "epoch_of_callback"
+
 
 class LRSchedulerCallback(Callback):
     """Sets the learning rate of every epoch.
@@ -19,14 +22,21 @@ class LRSchedulerCallback(Callback):
 
     def __init__(self, schedule: Callable[..., float]) -> None:
         self._schedule = schedule
-        self._first: list[float] = []
+
+    def before_run(self, runner: Any) -> None:
+        """What earlier trainings noted is of no use, unless this one goes on after a death."""
+        for group in () if runner.is_resumed else runner.optimizer.param_groups:
+            group.pop(_FIRST, None)
+            group.pop(_EPOCH, None)
 
     def before_train_epoch(self, runner: Any) -> None:
-        """Asks for the epoch's rate."""
-        groups = runner.optimizer.param_groups
-        self._first = self._first or [group["lr"] for group in groups]
+        """Asks for the epoch's rate, once."""
         takes_two = self._schedule.__code__.co_argcount >= 2
-        for group, first in zip(groups, self._first, strict=True):
+        for group in runner.optimizer.param_groups:
+            first = group.setdefault(_FIRST, group["lr"])
+            if group.get(_EPOCH) == runner.epochs:
+                continue
+            group[_EPOCH] = runner.epochs
             if takes_two:
                 group["lr"] = self._schedule(runner.epochs, group["lr"])
             else:

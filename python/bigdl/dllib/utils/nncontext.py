@@ -1,0 +1,4 @@
+"""The other name of ``bigdl.dllib.nncontext``."""
+
+from bigdl.dllib.nncontext import *  # noqa: F403
+from bigdl.dllib.nncontext import __all__ as __all__

@@ -1,0 +1,1 @@
+"""Spark and Orca's workers beside it: see ``nncontext``."""

@@ -1,0 +1,1 @@
+"""Models, losses and NNFrames of Analytics Zoo."""

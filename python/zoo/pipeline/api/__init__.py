@@ -1,0 +1,1 @@
+"""Models and losses of Analytics Zoo."""

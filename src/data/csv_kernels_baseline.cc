@@ -1,0 +1,2 @@
+#define ORCA_CSV_KERNELS kCsvKernelsBaseline
+#include "data/csv_kernels.inc"
