@@ -1,6 +1,6 @@
 """Estimators against torchrun with DDP over gloo, and against what the machine can do without any synchronisation.
 
-    python bench/estimator_bench.py lenet | single | infer | gpu | start | mlp | script [--ray PYTHON] [--spark PYTHON]
+    python bench/estimator_bench.py lenet | crowd | scale | single | infer | gpu | start | mlp | script [--ray PYTHON] [--spark PYTHON]
 
 Every program trains the same net on the same rows with the same optimizer, and checks that it learned, or that it made the
 steps that were timed. ``script`` times whole programs, from their start to their end, also under Ray Train and Spark's
@@ -50,21 +50,46 @@ ROWS = {ROWS}
 def adam(model, config=None):
     return torch.optim.Adam(model.parameters(), lr=1e-3)
 """
+# In the place of LeNet: ResNet-18 for images of 32 x 32, with half its channels.
+RESNET = """
+ROWS = 4096
+class Block(nn.Module):
+    def __init__(self, ins, outs, stride):
+        super().__init__()
+        self.one = nn.Conv2d(ins, outs, 3, stride, 1, bias=False); self.norm1 = nn.BatchNorm2d(outs)
+        self.two = nn.Conv2d(outs, outs, 3, 1, 1, bias=False); self.norm2 = nn.BatchNorm2d(outs)
+        self.short = nn.Identity() if ins == outs else nn.Sequential(
+            nn.Conv2d(ins, outs, 1, stride, bias=False), nn.BatchNorm2d(outs))
+    def forward(self, x):
+        return F.relu(self.norm2(self.two(F.relu(self.norm1(self.one(x))))) + self.short(x))
+def Net():
+    blocks, ins = [nn.Conv2d(3, 32, 3, 1, 1, bias=False), nn.BatchNorm2d(32), nn.ReLU()], 32
+    for outs in (32, 64, 128, 256):
+        blocks += [Block(ins, outs, 1 if outs == 32 else 2), Block(outs, outs, 1)]; ins = outs
+    return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 10))
+def data():
+    random = np.random.default_rng(0)
+    y = random.integers(0, 10, ROWS)
+    x = random.normal(size=(ROWS, 3, 32, 32)).astype(np.float32)
+    x[np.arange(ROWS), 0, y * 3, y * 3] += 8  # Something to learn.
+    return x, y
+"""
 OURS = (
     COMMON
     + """
 import orca
 from orca.learn.pytorch import Estimator
-batch, epochs = int(sys.argv[1]), int(sys.argv[2])
+batch, epochs, workers = map(int, sys.argv[1:])
 def model(config): torch.manual_seed(1); return Net()
-orca.init_orca_context(cores=2)
-est = Estimator.from_torch(model=model, optimizer=adam, loss=nn.CrossEntropyLoss(), workers_per_node=2)
+orca.init_orca_context(cores=min(workers, len(os.sched_getaffinity(0))))
+est = Estimator.from_torch(
+    model=model, optimizer=adam, loss=nn.CrossEntropyLoss(), workers_per_node=workers)
 from orca.data import ArrayStore
 x, y = data()
 store = ArrayStore(); store.put({"x": x, "y": y})
-est.fit(store, epochs=1, batch_size=2 * batch)
+est.fit(store, epochs=1, batch_size=workers * batch)
 begin = time.perf_counter()
-stats = est.fit(store, epochs=epochs, batch_size=2 * batch)
+stats = est.fit(store, epochs=epochs, batch_size=workers * batch)
 seconds = time.perf_counter() - begin
 print(json.dumps({"rate": ROWS * epochs / seconds, "loss": stats[-1]["train_loss"]}))
 orca.stop_orca_context()
@@ -97,7 +122,7 @@ if dist.get_rank() == 0: print(json.dumps({"rate": ROWS * epochs / seconds, "los
 dist.destroy_process_group()
 """
 )
-# Two processes, each with its half of the rows in memory, and nothing between them.
+# Processes, each with its part of the rows in memory, and nothing between them, or only a barrier after each step.
 ALONE = (
     COMMON
     + """
@@ -107,8 +132,8 @@ torch.set_num_threads(1)
 dist.init_process_group("gloo")
 torch.manual_seed(1)
 model = Net(); optimizer = adam(model)
-x, y = data(); rank = dist.get_rank()
-x, y = torch.from_numpy(x[rank::2].copy()), torch.from_numpy(y[rank::2].copy())
+x, y = data(); rank, world = dist.get_rank(), dist.get_world_size()
+x, y = torch.from_numpy(x[rank::world].copy()), torch.from_numpy(y[rank::world].copy())
 def epoch():
     total, count = 0.0, 0
     order = torch.randperm(len(x))
@@ -116,6 +141,7 @@ def epoch():
         rows = order[begin : begin + batch]
         optimizer.zero_grad(); loss = F.cross_entropy(model(x.index_select(0, rows)), y.index_select(0, rows))
         loss.backward(); optimizer.step(); total += loss.item(); count += 1
+        if len(sys.argv) > 3: dist.barrier()
     return total / count
 epoch(); dist.barrier(); begin = time.perf_counter()
 for _ in range(epochs): loss = epoch()
@@ -509,16 +535,40 @@ def lines(program: str, arguments: list[str] | None = None, ranks: int = 0) -> l
 
 
 def bench_lenet(rounds: int) -> None:
-    for batch, epochs in ((32, 2), (256, 3)):
-        seconds: dict[str, list[float]] = {"ours": [], "gloo": [], "limit": []}  # an image
-        for _ in range(rounds):
+    for batch, epochs in ((4, 1), (32, 2), (256, 3)):
+        compare(rounds, "lenet", batch, epochs, workers=2, loss=0.7)
+
+
+def bench_crowd(rounds: int) -> None:
+    """Twice as many workers as cores."""
+    workers = 2 * len(os.sched_getaffinity(0))
+    compare(rounds, "crowd", 32, 3, workers=workers, loss=0.9)
+
+
+def bench_scale(rounds: int) -> None:
+    """A worker on each core, however many there are."""
+    workers = len(os.sched_getaffinity(0))
+    compare(rounds, "scale-lenet", 32, 40, workers=workers, loss=0.7)
+    compare(rounds, "scale-resnet", 32, 6, workers=workers, loss=2.5, net=RESNET)
+
+
+def compare(
+    rounds: int, name: str, batch: int, epochs: int, *, workers: int, loss: float, net: str = ""
+) -> None:
+    """The time an image takes against DDP over gloo and against processes that exchange nothing."""
+    sides = {"ours": (OURS, 0), "gloo": (DDP, workers), "limit": (ALONE, workers)}
+    if name.startswith("scale"):
+        sides["meet"] = (ALONE, workers)
+    seconds: dict[str, list[float]] = {side: [] for side in sides}
+    for _ in range(rounds):
+        for side, (program, ranks) in sides.items():
             arguments = [str(batch), str(epochs)]
-            for name, program, ranks in (("ours", OURS, 0), ("gloo", DDP, 2), ("limit", ALONE, 2)):
-                found = answer(program, arguments, ranks)
-                assert found["loss"] < 0.7, (name, found)
-                seconds[name].append(1 / found["rate"])
-        report(f"lenet-gloo/{batch}", seconds["ours"], seconds["gloo"])
-        report(f"lenet-limit/{batch}", seconds["ours"], seconds["limit"])
+            arguments += [str(workers)] if side in ("ours", "meet") else []
+            found = answer(program.replace(COMMON, COMMON + net), arguments, ranks)
+            assert found["loss"] < loss, (side, found)
+            seconds[side].append(1 / found["rate"])
+    for side in list(sides)[1:]:
+        report(f"{name}-{side}/{batch}", seconds["ours"], seconds[side])
 
 
 def bench_single(rounds: int) -> None:
@@ -629,6 +679,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parts = {
         "lenet": bench_lenet,
+        "crowd": bench_crowd,
+        "scale": bench_scale,
         "single": bench_single,
         "infer": bench_infer,
         "gpu": bench_gpu,

@@ -77,8 +77,10 @@ void Monitor::WaitUntilReady(const Deadline& deadline, const std::function<bool(
   while (!changed_.wait_until(lock, std::min(deadline.at(), Deadline::Clock::now() + kLook),
                               decided) &&
          !deadline.Passed()) {
+    lock.unlock();  // who is asked may hold a lock of their own
     if (cancelled && cancelled())
       throw Error(Code::kAborted, "it was cancelled while the group formed");
+    lock.lock();
   }
   if (ready_) return;  // a group that ended right after it formed says so in its first call
   if (failed_) throw Error(failure_.code, failure_.text);

@@ -211,11 +211,12 @@ struct Worker::State {
 
   void End(Json head, Parcel parcel) {
     Json last;
+    std::shared_ptr<comm::Communicator> broken;  // it ends its thread: never under the mutex
     {
       const std::lock_guard lock(mutex);
       head["call"] = current->task.call;
       head["sequence"] = communicator ? communicator->sequence() : 0;
-      if (cancelled) communicator.reset();
+      if (cancelled) broken = std::move(communicator);
       current.reset();
       last = std::exchange(unreported, nullptr);
     }
@@ -329,6 +330,7 @@ void Worker::OnCancel(std::function<void()> interrupt) {
 
 std::shared_ptr<comm::Communicator> Worker::Communicator() {
   Received now;
+  std::shared_ptr<comm::Communicator> old;  // it ends its thread: never under the mutex
   {
     const std::lock_guard lock(state_->mutex);
     if (!state_->current)
@@ -337,8 +339,9 @@ std::shared_ptr<comm::Communicator> Worker::Communicator() {
     now = {.task = state_->current->task, .meeting = state_->current->meeting};
     if (state_->communicator && state_->connected == std::pair(now.meeting, now.task.world))
       return state_->communicator;
-    state_->communicator.reset();
+    old = std::move(state_->communicator);
   }
+  old.reset();
   comm::Membership membership;
   membership.group = now.meeting.group;
   membership.generation = now.meeting.generation;
@@ -355,10 +358,14 @@ std::shared_ptr<comm::Communicator> Worker::Communicator() {
   membership.store = std::make_shared<CancellableStore>(
       comm::ConnectTcpStore(now.meeting.store, secret, options.connect_timeout), options.cancelled);
   std::shared_ptr<comm::Communicator> group = comm::Communicator::Connect(membership, options);
-  const std::lock_guard lock(state_->mutex);
-  if (state_->cancelled) group->Abort("the call was cancelled");
-  state_->communicator = group;
-  state_->connected = {now.meeting, now.task.world};
+  bool cancelled = false;
+  {
+    const std::lock_guard lock(state_->mutex);
+    cancelled = state_->cancelled;
+    state_->communicator = group;
+    state_->connected = {now.meeting, now.task.world};
+  }
+  if (cancelled) group->Abort("the call was cancelled");
   return group;
 }
 

@@ -70,6 +70,13 @@ std::uint64_t SumOf(std::span<const std::byte> bytes) {
   return sum;
 }
 
+int LateReduced(int milliseconds_late) {
+  if (Rank() != 0) std::this_thread::sleep_for(milliseconds(milliseconds_late));
+  std::vector<std::int32_t> one(1, 1);
+  Group().AllReduce(comm::AsBytes(one), comm::DType::kInt32);
+  return one[0];
+}
+
 int Pid() { return ::getpid(); }
 
 void ThrowOn(int rank) {
@@ -261,6 +268,14 @@ TEST_F(ProgramTest, WorkersStayWarmAndKeepTheirGroup) {
   const auto pids = orca::Run(*context_, {}, Pid);
   for (int i = 1; i < 20; ++i) EXPECT_THAT(orca::Run(*context_, {}, Reduced, i), Each(3.0F));
   EXPECT_EQ(orca::Run(*context_, {}, Pid), pids);
+}
+
+// The thread sanitizer finds here that a group which ends and one that forms take locks in two
+// orders.
+TEST_F(ProgramTest, AGroupFormsAnewWhileSomebodyIsLate) {
+  Start(2);
+  for (const int world : {2, 3, 2, 3})
+    EXPECT_THAT(orca::Run(*context_, {.workers = world}, LateReduced, 60), Each(world));
 }
 
 TEST_F(ProgramTest, F34AnExceptionNamesItsRankAndStopsTheOthers) {
