@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 import logging
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,10 +89,23 @@ def _session(call: Call) -> Session | None:
 
 def fit(call: Call, options: FitOptions) -> Any:
     """Trains; returns this worker's statistics an epoch, and on rank 0 the state."""
-    if options.ledger is None:
-        return _fit(call, options)
-    with leaving_between_steps():
-        return _fit(call, options)
+    # How a sum is divided among threads changes its bits.
+    with _threads(1 if options.blocks else None):
+        if options.ledger is None:
+            return _fit(call, options)
+        with leaving_between_steps():
+            return _fit(call, options)
+
+
+@contextlib.contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """So many threads compute inside; None: as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if count is None else count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _fit(call: Call, options: FitOptions) -> Any:
@@ -102,7 +117,8 @@ def _fit(call: Call, options: FitOptions) -> Any:
         progress = Progress.of(unpack(options.resume))
     if progress is not None:
         _set_buffers(session, progress.buffers)
-        session.may_fuse = progress.record.may_fuse
+    session.may_fuse = progress is None or progress.record.may_fuse
+    session.set_blocks(options.blocks)
     if not session.optimizers:
         raise InvalidArgumentError("fit needs an optimizer; give from_torch(optimizer=)")
     if session.criterion is None and session.operator is None:
@@ -110,7 +126,7 @@ def _fit(call: Call, options: FitOptions) -> Any:
             "If a loss_creator is not provided, you must provide a custom training operator."
         )
     config, threads = session.spec.config, session.gatherers
-    feed = options.source.open(options.batch_size, config, True, threads)
+    feed = options.source.open(options.batch_size, config, True, threads, options.blocks)
     validation = (
         None
         if options.validation is None
@@ -120,6 +136,11 @@ def _fit(call: Call, options: FitOptions) -> Any:
     runner = Runner(session, list(options.callbacks), {"epochs": options.epochs})
     runner.is_resumed = progress is not None
     driven = runner.drives_backward() or session.operator_trains()
+    if driven and options.blocks:
+        raise InvalidArgumentError(
+            "deterministic= is not possible: a training operator or a MainCallback makes the steps, and knows "
+            "nothing of blocks; leave that to fit"
+        )
     if not driven:
         session.release()
     if call.seed is not None:
