@@ -134,11 +134,12 @@ class PyBlockExchange {
   BlockExchange& get() { return exchange_; }
   const std::shared_ptr<SharedBlock>& memory() const { return memory_; }
 
-  void Add(int block, double weight, double loss, std::uint64_t rows, const Pointers& gradients,
+  bool Add(int block, double weight, double loss, std::uint64_t rows, const Pointers& gradients,
            bool is_sum) {
     const std::vector<const void*> from = SourcesOf(gradients);
     const nb::gil_scoped_release released;
-    exchange_.Add(block, {.weight = weight, .loss = loss, .rows = rows}, from, KindOf(is_sum));
+    return exchange_.Add(block, {.weight = weight, .loss = loss, .rows = rows}, from,
+                         KindOf(is_sum));
   }
   nb::tuple Meet(bool is_sum) {
     {

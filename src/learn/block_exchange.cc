@@ -180,7 +180,7 @@ int BlockExchange::FreeBank() const {
   return bank;
 }
 
-void BlockExchange::Add(int block, const StepPart& part, std::span<const void* const> gradients,
+bool BlockExchange::Add(int block, const StepPart& part, std::span<const void* const> gradients,
                         LossKind kind) {
   if (block < next_ || block >= own_.end)
     throw Error(Code::kInvalidArgument,
@@ -207,6 +207,7 @@ void BlockExchange::Add(int block, const StepPart& part, std::span<const void* c
   }
   Push(leaf);
   ++next_;
+  return !counts || (slot.bad_tensor < 0 && std::isfinite(part.loss));
 }
 
 // A block that has no rows.

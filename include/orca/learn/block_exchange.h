@@ -53,9 +53,9 @@ class ORCA_API BlockExchange {
   Blocks own() const { return own_; }
 
   /// Adds the gradient of every tensor of a block, null where there is none. `part.leaves` does not
-  /// matter; with a weight of 0 only the rows count. Throws kInvalidArgument for a block that is
-  /// not this worker's next.
-  void Add(int block, const StepPart& part, std::span<const void* const> gradients,
+  /// matter; with a weight of 0 only the rows count. Says whether loss and gradients are finite.
+  /// Throws kInvalidArgument for a block that is not this worker's next.
+  bool Add(int block, const StepPart& part, std::span<const void* const> gradients,
            LossKind kind = LossKind::kMean);
   /// Waits for all workers; everybody gets the same sum, with the same bits for any number of them.
   StepSum Meet(LossKind kind = LossKind::kMean);

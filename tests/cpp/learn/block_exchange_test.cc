@@ -245,8 +245,9 @@ TEST(BlockExchangeTest, SaysWhoseLossOrGradientIsNotFinite) {
     const std::vector<float> bad{1, std::numeric_limits<float>::infinity(), 3};
     for (int block = exchange.own().begin; block < exchange.own().end; ++block) {
       const std::vector<const void*> gradients{good.data(), block == 4 ? bad.data() : good.data()};
-      exchange.Add(block, {.weight = 1.0, .loss = block == 1 ? std::nan("") : 1.0, .rows = 1},
-                   gradients);
+      const double loss = block == 1 ? std::nan("") : 1.0;
+      const bool fine = exchange.Add(block, {.weight = 1.0, .loss = loss, .rows = 1}, gradients);
+      EXPECT_EQ(fine, block != 1 && block != 4);
     }
     const StepSum sum = exchange.Meet();
     EXPECT_EQ(sum.bad_loss, 0);

@@ -60,13 +60,17 @@ class BlockState(SharedState):
         if self._statistics is not None:
             self._statistics.begin()
 
-    def add(self, block: int, weight: float, loss: float, rows: int, *, is_sum: bool) -> None:
-        """Takes the gradients of a block; blocks come in ascending order."""
+    def add(self, block: int, weight: float, loss: float, rows: int, *, is_sum: bool) -> bool:
+        """Takes the gradients of a block, and says whether they and the loss are finite.
+
+        Blocks come in ascending order.
+        """
         pointers = self._pointers() if weight else []
-        self.exchange.add(block, weight, loss, rows, pointers, is_sum)
+        is_finite = bool(self.exchange.add(block, weight, loss, rows, pointers, is_sum))
         self._drop_gradients()
         if self._statistics is not None:
             self._statistics.add(block, rows)
+        return is_finite
 
     def step(self, weight: float, loss: float, rows: int, *, leaves: bool, policy: Any) -> Any:
         """Joins what was added; see ``SharedState``, but for weight, loss and rows, which ``add`` gets."""

@@ -61,8 +61,8 @@ class _Rule:
 
     @property
     def is_new(self) -> bool:
-        """Whether there was no step."""
-        return bool(self.rule.first or self.rule.step == 0)
+        """Whether there was no step: SGD counts none, but it has its momentum afterwards."""
+        return bool(self.rule.first)
 
 
 class SharedState:

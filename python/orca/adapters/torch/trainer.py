@@ -393,18 +393,23 @@ class Trainer:
         self, stream: Iterator[Any], feed: Feed, index: int, batch: Any, rows: int
     ) -> int:
         """Makes the gradients of this worker's blocks, the first of which is there; returns their rows."""
-        sync, done = self._session.sync, 0
+        sync, suspects, done = self._session.sync, self._runner.suspects, 0
         assert isinstance(sync, BlockState)
         sync.begin()
+        bad: Any = None  # The first block that is not finite.
         for place, block in enumerate(self._own):
             if place:
                 batch, rows = self._fetch(stream, feed, index, place)
             if rows > 0:
                 self._seed(1, place)
-                with self._runner.suspects:
+                with suspects:
                     loss, weight = self._forward_backward(map_leaves(batch, _aligned), rows)
-                sync.add(block, float(weight), loss, rows, is_sum=self._policy.is_sum)
+                is_sum = self._policy.is_sum
+                if not sync.add(block, float(weight), loss, rows, is_sum=is_sum) and bad is None:
+                    bad = index * len(self._own) + place, batch
             done += rows
+        if bad is not None:
+            suspects.accuse(feed, *bad)
         return done
 
     def _seed(self, part: int, place: int = 0) -> None:
