@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDa
 
 import orca
 from orca.errors import InvalidArgumentError, WorkerFailedError
+from orca.learn.metrics import Accuracy
 from orca.learn.pytorch import Estimator
 from orca.learn.pytorch.callbacks import Callback, MainCallback
 from orca.learn.trigger import SeveralIteration
@@ -413,6 +414,28 @@ def test_bad_losses_are_named_and_skipped():
         trained(2, (x, y))
     expected = trained(1, (x, y), on_nan="skip")
     assert trained(3, (x, y), on_nan="skip") == expected
+
+
+def test_validation_has_the_same_bits_too():
+    def run(workers: int, validation: Any) -> Any:
+        est = estimator(workers, metrics=[Accuracy()])
+        stats = est.fit(data(), 2, BATCH, validation_data=validation, deterministic=True)
+        est.shutdown()
+        return [{k: v for k, v in each.items() if k.startswith("val_")} for each in stats]
+
+    x, y = data(31)
+    for validation in (
+        (x, y),
+        DataLoader(TensorDataset(*map(torch.from_numpy, (x, y))), batch_size=7),
+    ):
+        expected = run(1, validation)
+        assert expected[0]["val_num_samples"] == 31
+        for workers in (2, 3):
+            assert run(workers, validation) == expected, workers
+    # What cannot be cut is used as it is.
+    lists = DataLoader(Stream(), batch_size=7)
+    found = run(1, lambda config: lists)
+    assert found[0]["val_num_samples"] == ROWS
 
 
 class Stream(IterableDataset[Any]):

@@ -104,6 +104,7 @@ class LoaderSource:
         With blocks, ``batch_size`` is the whole job's, and so is the loader that a creator returns.
         """
         if not self.is_creator:
+            blocks = _blocks_of(self.loader, blocks, is_training=shuffle)
             return _open_loader(self.loader, whole=True, blocks=blocks)
 
         def create() -> Any:
@@ -112,6 +113,7 @@ class LoaderSource:
 
         with once_a_node():  # What it downloads is there for the others.
             made = create()
+        blocks = _blocks_of(made, blocks, is_training=shuffle)
         return _open_loader(made, whole=blocks > 0, again=create, blocks=blocks)
 
 
@@ -282,8 +284,6 @@ def call_creator(creator: Callable[..., Any], config: dict[str, Any], batch_size
 def _open_loader(
     loader: Any, *, whole: bool, again: Callable[[], Any] | None = None, blocks: int = 0
 ) -> Feed:
-    if blocks:
-        _check_rows(loader)
     if isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset):
         if isinstance(loader.sampler, DistributedSampler):
             return _StreamFeed(loader)
@@ -298,8 +298,12 @@ def _open_loader(
     )
 
 
-def _check_rows(loader: Any) -> None:
-    """Raises when the rows of a step depend on the number of workers, or their random numbers do."""
+def _blocks_of(loader: Any, blocks: int, *, is_training: bool) -> int:
+    """Into how many blocks a loader's steps can be cut.
+
+    Where rows, or their random numbers, depend on the number of workers, training is refused; the losses of a validation
+    may have other last bits, and 0 is returned.
+    """
     remedy = "give arrays, or a DataLoader over a dataset whose rows have numbers"
     if not isinstance(loader, DataLoader):
         fault = f"a {type(loader).__name__} gives every worker batches of its own"
@@ -314,7 +318,9 @@ def _check_rows(loader: Any) -> None:
         fault = f"random numbers in the {loader.num_workers} processes of a DataLoader depend on who asks"
         remedy = "give it num_workers=0"
     else:
-        return
+        return blocks
+    if not blocks or not is_training:
+        return 0
     raise InvalidArgumentError(f"deterministic= is not possible: {fault}; {remedy}")
 
 
