@@ -1,6 +1,7 @@
 """Estimators against torchrun with DDP over gloo, and against what the machine can do without any synchronisation.
 
-    python bench/estimator_bench.py lenet | crowd | scale | single | infer | gpu | start | mlp | script [--ray PYTHON] [--spark PYTHON]
+    python bench/estimator_bench.py lenet | crowd | scale | single | infer | gpu | start | mlp | deterministic
+    python bench/estimator_bench.py script [--ray PYTHON] [--spark PYTHON]
 
 Every program trains the same net on the same rows with the same optimizer, and checks that it learned, or that it made the
 steps that were timed. ``script`` times whole programs, from their start to their end, also under Ray Train and Spark's
@@ -387,6 +388,49 @@ print(json.dumps({"seconds": seconds, "loss": stats[-1]["train_loss"], "mb": gro
 orca.stop_orca_context()
 """
 )
+# The same fit with and without blocks, in turns.
+DETERMINISTIC = """
+import orca
+from orca.data import ArrayStore
+from orca.learn.pytorch import Estimator
+orca.init_orca_context(cores=2)
+x, y = data(); store = ArrayStore(); store.put({"x": x, "y": y})
+def fresh(workers):
+    return Estimator.from_torch(model=model, optimizer=adam, loss=nn.CrossEntropyLoss(), workers_per_node=workers)
+def weights(est):
+    return [p.numpy().tobytes() for p in est.get_state_dict()["models"][0].values()]
+def timed(est, **options):
+    begin = time.perf_counter()
+    loss = est.fit(store, batch_size=batch, seed=1, **options)[-1]["train_loss"]
+    return time.perf_counter() - begin, loss
+plain, fixed, alone = fresh(2), fresh(2), fresh(1)
+few = {"epochs": 1, "max_steps": 3, "deterministic": True}
+timed(alone, **few); timed(fixed, **few); timed(plain, epochs=1, max_steps=3)
+assert weights(alone) == weights(fixed)  # What is paid for.
+pairs = []
+for _ in range(rounds):
+    (a, first), (b, second) = timed(plain, epochs=1), timed(fixed, epochs=1, deterministic=True)
+    pairs.append((a, b))
+assert first < limit and second < limit, (first, second)
+print(json.dumps({"plain": [a for a, _ in pairs], "fixed": [b for _, b in pairs]}))
+orca.stop_orca_context()
+"""
+DETERMINISTIC_LENET = (
+    COMMON
+    + """
+def model(config=None): torch.manual_seed(1); return Net()
+rounds, batch, limit = int(sys.argv[1]), int(sys.argv[2]), 2.2
+"""
+    + DETERMINISTIC
+)
+DETERMINISTIC_WIDE = (
+    WIDE
+    + """
+model = wide
+rounds, batch, limit = int(sys.argv[1]), int(sys.argv[2]), 2.3
+"""
+    + DETERMINISTIC
+)
 WIDE_DDP = (
     WIDE
     + """
@@ -623,6 +667,16 @@ def bench_mlp(rounds: int) -> None:
     print(f"RESULT mlp-memory ours_mb={grown:.0f} peer_mb={once:.0f} ratio={once / grown:.3f}")
 
 
+def bench_deterministic(rounds: int) -> None:
+    for name, program, batch in (
+        ("lenet", DETERMINISTIC_LENET, 64),
+        ("lenet", DETERMINISTIC_LENET, 512),
+        ("mlp", DETERMINISTIC_WIDE, 128),
+    ):
+        found = json.loads(lines(program, [str(rounds), str(batch)])[-1])
+        report(f"deterministic-{name}/{batch}", found["fixed"], found["plain"])
+
+
 def bench_script(rounds: int, ray: str, spark: str) -> None:
     """Whole programs that read the files, train two epochs at batch 32 a worker, and print the loss."""
     programs = {"orca": SCRIPT_ORCA, "torchrun": SCRIPT_TORCHRUN, "limit": SCRIPT_LIMIT}
@@ -686,6 +740,7 @@ def main() -> None:
         "gpu": bench_gpu,
         "start": bench_start,
         "mlp": bench_mlp,
+        "deterministic": bench_deterministic,
     }
     parser.add_argument("part", nargs="?", default="lenet", choices=[*parts, "script"])
     parser.add_argument("--rounds", type=int, default=3)

@@ -98,6 +98,12 @@ GOALS = {
     "second-fit": ("a second fit of one step, against 50 ms", 1),
     "mlp-step": ("Estimator, 25 M parameters, Adam, a step, against DDP over gloo", 1.5),
     "mlp-memory": ("... growth of the PSS, against one copy and two gradients a worker", None),
+    "deterministic-lenet/64": (
+        "fit(deterministic=True), LeNet, 2 workers, batch 64 in all, an epoch, against the same without",
+        None,
+    ),
+    "deterministic-lenet/512": ("... batch 512", None),
+    "deterministic-mlp/128": ("... an MLP of 25 M parameters, batch 128", None),
     "update-limit": (
         "a step of Adam, 25 M parameters, one thread in C++, against a pass over the same memory",
         0.9,
@@ -352,7 +358,7 @@ def main() -> None:
             for name, wheel in (("ray", "ray"), ("spark", "pyspark"))
         ]
         program = [sys.executable, str(ROOT / "bench" / "estimator_bench.py")]
-        for part in ("lenet", "single", "infer", "start", "mlp"):
+        for part in ("lenet", "single", "infer", "start", "mlp", "deterministic"):
             results |= run([*program, part])
         results |= run([*program, "script", *peers])
     if "recovery" in wanted:

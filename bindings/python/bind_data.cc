@@ -23,6 +23,7 @@
 #include "orca/data/array_store.h"
 #include "orca/data/arrow.h"
 #include "orca/data/csv.h"
+#include "orca/data/order.h"
 #include "orca/data/shared_block.h"
 
 namespace nb = nanobind;
@@ -414,6 +415,8 @@ std::unique_ptr<PyLoader> Batches(const ArrayStore& self, const nb::dict& number
                              .epoch = number("epoch"),
                              .rank = small("rank"),
                              .world_size = small("world_size"),
+                             .ranks = small("ranks"),
+                             .least_rows = number("least_rows"),
                              .start = number("start"),
                              .block_rows = number("block_rows"),
                              .window_blocks = number("window_blocks"),
@@ -503,6 +506,14 @@ void BindData(nb::module_& m) {
   nb::class_<data::CsvMemory>(m, "CsvMemory").def(nb::new_([] {
     return data::CsvMemory::Create();
   }));
+  m.def(
+      "share_of",
+      [](std::uint64_t rows, int rank, int world_size, std::uint64_t least_rows) {
+        const data::RowRange share =
+            data::ShareOf(rows, {.rank = rank, .world_size = world_size, .least_rows = least_rows});
+        return nb::make_tuple(share.begin, share.end);
+      },
+      "rows"_a, "rank"_a, "world_size"_a, "least_rows"_a = 0);
   m.def("parse_csv", &ParseCsv, "text"_a, "begin"_a, "dialect"_a, "columns"_a, "memory"_a);
   nb::class_<data::SharedBlock>(m, "SharedBlock")
       .def_static(

@@ -21,6 +21,7 @@
 #include "bind_comm.h"
 #include "orca/core/error.h"
 #include "orca/data/shared_block.h"
+#include "orca/learn/block_exchange.h"
 #include "orca/learn/commit_log.h"
 #include "orca/learn/flat_layout.h"
 #include "orca/learn/gradient_exchange.h"
@@ -34,6 +35,7 @@ namespace orca::bindings {
 namespace {
 
 using data::SharedBlock;
+using learn::BlockExchange;
 using learn::FlatLayout;
 using learn::GradientExchange;
 using Pointers = std::vector<std::uintptr_t>;  // 0 for none
@@ -52,6 +54,35 @@ FlatLayout MakeLayout(
   return FlatLayout(std::move(specs));
 }
 
+std::vector<const void*> SourcesOf(const Pointers& pointers) {
+  std::vector<const void*> sources(pointers.size());
+  std::ranges::transform(pointers, sources.begin(), [](std::uintptr_t at) {
+    return reinterpret_cast<const void*>(at);  // NOLINT(performance-no-int-to-ptr)
+  });
+  return sources;
+}
+
+learn::LossKind KindOf(bool is_sum) {
+  return is_sum ? learn::LossKind::kSum : learn::LossKind::kMean;
+}
+
+// (weight, loss, rows, bad_loss, bad_gradient, bad_tensor, all_leave, all_used)
+nb::tuple ToTuple(const learn::StepSum& sum) {
+  const bool all_used = std::ranges::all_of(sum.used, [](bool used) { return used; });
+  return nb::make_tuple(sum.weight, sum.loss, sum.rows, sum.bad_loss, sum.bad_gradient,
+                        sum.bad_tensor, sum.all_leave, all_used);
+}
+
+// A view of memory that keeps its block.
+nb::object ViewOf(std::span<std::byte> bytes, const std::shared_ptr<SharedBlock>& block) {
+  auto owner = std::make_unique<std::shared_ptr<SharedBlock>>(block);
+  const nb::capsule capsule(owner.release(), [](void* pointer) noexcept {
+    const std::unique_ptr<std::shared_ptr<SharedBlock>> last(
+        static_cast<std::shared_ptr<SharedBlock>*>(pointer));
+  });
+  return nb::ndarray<nb::numpy, std::uint8_t>(bytes.data(), {bytes.size()}, capsule).cast();
+}
+
 /// An exchange and the memory that it works in.
 class PyExchange {
  public:
@@ -63,12 +94,9 @@ class PyExchange {
   const std::shared_ptr<SharedBlock>& block() const { return block_; }
 
   void Collect(const Pointers& gradients) {
-    from_.resize(gradients.size());
-    std::ranges::transform(gradients, from_.begin(), [](std::uintptr_t at) {
-      return reinterpret_cast<const void*>(at);  // NOLINT(performance-no-int-to-ptr)
-    });
+    const std::vector<const void*> from = SourcesOf(gradients);
     const nb::gil_scoped_release released;
-    exchange_.Collect(from_);
+    exchange_.Collect(from);
   }
   void Spread(const Pointers& gradients) const {
     std::vector<void*> to(gradients.size());
@@ -78,16 +106,13 @@ class PyExchange {
     const nb::gil_scoped_release released;
     exchange_.Spread(to);
   }
-  // (weight, loss, rows, bad_loss, bad_gradient, bad_tensor, all_leave, all_used)
   nb::tuple Meet(double weight, double loss, std::uint64_t rows, bool leaves, bool is_sum) {
     {
       const nb::gil_scoped_release released;
       last_ = exchange_.Meet({.weight = weight, .loss = loss, .rows = rows, .leaves = leaves},
-                             is_sum ? learn::LossKind::kSum : learn::LossKind::kMean);
+                             KindOf(is_sum));
     }
-    const bool all_used = std::ranges::all_of(last_.used, [](bool used) { return used; });
-    return nb::make_tuple(last_.weight, last_.loss, last_.rows, last_.bad_loss, last_.bad_gradient,
-                          last_.bad_tensor, last_.all_leave, all_used);
+    return ToTuple(last_);
   }
   const std::vector<bool>& used() const { return last_.used; }
 
@@ -96,7 +121,38 @@ class PyExchange {
  private:
   std::shared_ptr<SharedBlock> block_;
   GradientExchange exchange_;
-  std::vector<const void*> from_;
+  learn::StepSum last_;
+};
+
+/// The same for blocks of rows.
+class PyBlockExchange {
+ public:
+  PyBlockExchange(std::shared_ptr<comm::Communicator> group, const FlatLayout& layout,
+                  std::shared_ptr<SharedBlock> memory, int blocks)
+      : memory_(std::move(memory)), exchange_(std::move(group), layout, memory_->bytes(), blocks) {}
+
+  BlockExchange& get() { return exchange_; }
+  const std::shared_ptr<SharedBlock>& memory() const { return memory_; }
+
+  bool Add(int block, double weight, double loss, std::uint64_t rows, const Pointers& gradients,
+           bool is_sum) {
+    const std::vector<const void*> from = SourcesOf(gradients);
+    const nb::gil_scoped_release released;
+    return exchange_.Add(block, {.weight = weight, .loss = loss, .rows = rows}, from,
+                         KindOf(is_sum));
+  }
+  nb::tuple Meet(bool is_sum) {
+    {
+      const nb::gil_scoped_release released;
+      last_ = exchange_.Meet(KindOf(is_sum));
+    }
+    return ToTuple(last_);
+  }
+  const std::vector<bool>& used() const { return last_.used; }
+
+ private:
+  std::shared_ptr<SharedBlock> memory_;
+  BlockExchange exchange_;
   learn::StepSum last_;
 };
 
@@ -181,25 +237,33 @@ class PyRedoLog {
       rules_.push_back(rule);
     }
   }
-  void Update(PyExchange& exchange, int rank, std::uint64_t number, double loss,
-              std::uint64_t rows) {
+  template <typename Exchange>
+  void Update(Exchange& exchange, int rank, std::uint64_t number, double loss, std::uint64_t rows) {
     for (std::size_t i = 0; i < parts_.size(); ++i)
       parts_[i].rule = *nb::cast<const learn::UpdateRule*>(rules_[i]);
     const nb::gil_scoped_release released;
     log_.Update(rank, number, {.loss = loss, .rows = rows}, parts_, exchange.get().Joined());
   }
-  std::optional<std::pair<double, std::uint64_t>> Finish(
+  std::optional<std::pair<double, std::uint64_t>> FinishStep(
       const FlatLayout& layout, const std::shared_ptr<SharedBlock>& gradients, int world,
       bool is_sum, std::uint64_t number) {
+    return Finish(number,
+                  GradientExchange::JoinedIn(layout, gradients->bytes(), world, KindOf(is_sum)));
+  }
+  std::optional<std::pair<double, std::uint64_t>> FinishBlocks(
+      const FlatLayout& layout, const std::shared_ptr<SharedBlock>& memory, std::uint64_t number) {
+    return Finish(number, BlockExchange::JoinedIn(layout, memory->bytes()));
+  }
+
+ private:
+  std::optional<std::pair<double, std::uint64_t>> Finish(std::uint64_t number,
+                                                         const learn::JoinedGradient& gradient) {
     const nb::gil_scoped_release released;
-    const auto kind = is_sum ? learn::LossKind::kSum : learn::LossKind::kMean;
-    const auto step =
-        log_.Finish(number, GradientExchange::JoinedIn(layout, gradients->bytes(), world, kind));
+    const auto step = log_.Finish(number, gradient);
     if (!step) return std::nullopt;
     return std::pair(step->loss, step->rows);
   }
 
- private:
   std::shared_ptr<SharedBlock> block_;
   std::vector<std::shared_ptr<SharedBlock>> blocks_;
   learn::RedoLog log_;
@@ -252,9 +316,13 @@ void BindCommits(nb::module_& m) {
           },
           "world"_a, "parts"_a)
       .def("set_parts", &PyRedoLog::SetParts, "parts"_a)
-      .def("update", &PyRedoLog::Update, "exchange"_a, "rank"_a, "number"_a, "loss"_a, "rows"_a)
-      .def("finish", &PyRedoLog::Finish, "layout"_a, "gradients"_a, "world"_a, "is_sum"_a,
-           "number"_a);
+      .def("update", &PyRedoLog::Update<PyExchange>, "exchange"_a, "rank"_a, "number"_a, "loss"_a,
+           "rows"_a)
+      .def("update", &PyRedoLog::Update<PyBlockExchange>, "exchange"_a, "rank"_a, "number"_a,
+           "loss"_a, "rows"_a)
+      .def("finish", &PyRedoLog::FinishStep, "layout"_a, "gradients"_a, "world"_a, "is_sum"_a,
+           "number"_a)
+      .def("finish_blocks", &PyRedoLog::FinishBlocks, "layout"_a, "memory"_a, "number"_a);
   nb::class_<PyUndoLog>(m, "UndoLog")
       .def(
           "__init__",
@@ -353,15 +421,49 @@ void BindLearn(nb::module_& m) {
              const nb::gil_scoped_release released;
              self.get().Leave();
            })
-      .def("bank", [](PyExchange& self) {
-        auto owner = std::make_unique<std::shared_ptr<SharedBlock>>(self.block());
-        const nb::capsule capsule(owner.release(), [](void* pointer) noexcept {
-          const std::unique_ptr<std::shared_ptr<SharedBlock>> last(
-              static_cast<std::shared_ptr<SharedBlock>*>(pointer));
-        });
-        const auto bank = self.get().bank();
-        return nb::ndarray<nb::numpy, std::uint8_t>(bank.data(), {bank.size()}, capsule).cast();
-      });
+      .def("bank", [](PyExchange& self) { return ViewOf(self.get().bank(), self.block()); });
+  nb::class_<PyBlockExchange>(m, "BlockExchange")
+      .def("__init__",
+           [](PyBlockExchange* self, const nb::handle group, const FlatLayout& layout,
+              std::shared_ptr<SharedBlock> memory, int blocks) {
+             new (self)
+                 PyBlockExchange(UnwrapCommunicator(group), layout, std::move(memory), blocks);
+           })
+      .def_static(
+          "memory_size",
+          [](const FlatLayout& layout, int blocks, int world) {
+            return BlockExchange::MemorySize(layout, blocks, world);
+          },
+          "layout"_a, "blocks"_a, "world"_a)
+      .def_static(
+          "blocks_of",
+          [](int blocks, int rank, int world) {
+            const BlockExchange::Blocks own = BlockExchange::BlocksOf(blocks, rank, world);
+            return nb::make_tuple(own.begin, own.end);
+          },
+          "blocks"_a, "rank"_a, "world"_a)
+      .def("add", &PyBlockExchange::Add, "block"_a, "weight"_a, "loss"_a, "rows"_a, "gradients"_a,
+           "is_sum"_a)
+      .def("meet", &PyBlockExchange::Meet, "is_sum"_a)
+      .def("used", [](const PyBlockExchange& self) { return self.used(); })
+      .def("reduce",
+           [](PyBlockExchange& self) {
+             const nb::gil_scoped_release released;
+             self.get().Reduce();
+           })
+      .def(
+          "squares",
+          [](PyBlockExchange& self, std::optional<std::pair<double, double>> limits) {
+            const nb::gil_scoped_release released;
+            return self.get().Squares(limits);
+          },
+          "limits"_a.none())
+      .def("leave",
+           [](PyBlockExchange& self) {
+             const nb::gil_scoped_release released;
+             self.get().Leave();
+           })
+      .def("bank", [](PyBlockExchange& self) { return ViewOf(self.get().bank(), self.memory()); });
   BindCommits(m);
 }
 

@@ -76,6 +76,8 @@ OrderOptions OrderOf(std::uint64_t rows, const BatchOptions& options) {
           .epoch = options.epoch,
           .rank = options.rank,
           .world_size = options.world_size,
+          .ranks = options.ranks,
+          .least_rows = options.least_rows,
           .start = options.start,
           .block_rows = options.block_rows,
           .window_blocks = options.window_blocks};

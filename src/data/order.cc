@@ -48,6 +48,11 @@ OrderOptions Checked(OrderOptions options) {
                 fmt::format("rank {} is not in a world of {}; ranks begin at 0", options.rank,
                             options.world_size));
   }
+  if (options.ranks < 1 || options.ranks > options.world_size - options.rank) {
+    throw Error(Code::kInvalidArgument,
+                fmt::format("{} ranks from rank {} on are not in a world of {}; give 1 or more",
+                            options.ranks, options.rank, options.world_size));
+  }
   if (options.start > options.rows) {
     throw Error(Code::kInvalidArgument,
                 fmt::format("start {} is behind the last of {} rows; give the cursor of this data",
@@ -145,16 +150,24 @@ std::uint64_t EpochOrder::Cursor(std::uint64_t step) const {
   return step >= steps_ ? options_.rows : options_.start + step * options_.batch_size;
 }
 
-EpochOrder::Range EpochOrder::Positions(std::uint64_t step) const {
+RowRange EpochOrder::Positions(std::uint64_t step) const {
   if (step >= steps_) return {};
-  const auto world = static_cast<std::uint64_t>(options_.world_size);
-  const auto rank = static_cast<std::uint64_t>(options_.rank);
   const std::uint64_t first = Cursor(step);
-  const std::uint64_t rows = Cursor(step + 1) - first;
-  const std::uint64_t share = rows / world;
-  const std::uint64_t rest = rows % world;
-  const std::uint64_t begin = first + share * rank + std::min(rank, rest);
-  return {.begin = begin, .end = begin + share + (rank < rest ? 1 : 0)};
+  const RowRange share = ShareOf(Cursor(step + 1) - first, options_);
+  return {.begin = first + share.begin, .end = first + share.end};
+}
+
+RowRange ShareOf(std::uint64_t rows, const OrderOptions& options) {
+  const auto world = static_cast<std::uint64_t>(options.world_size);
+  std::uint64_t shares = world;
+  if (options.least_rows != 0)
+    shares = std::clamp<std::uint64_t>(rows / options.least_rows, 1, world);
+  const auto border = [&](int rank) {
+    // Of the ranks before this one.
+    const std::uint64_t before = DivideUp(static_cast<std::uint64_t>(rank) * shares, world);
+    return rows / shares * before + std::min(before, rows % shares);
+  };
+  return {.begin = border(options.rank), .end = border(options.rank + options.ranks)};
 }
 
 }  // namespace orca::data

@@ -22,22 +22,22 @@ bool AllFinite(const std::byte* data, std::size_t bytes) {
   return found == 0;
 }
 
-bool AllFinite(DType dtype, const std::byte* data, std::size_t bytes) {
+}  // namespace
+
+bool AllFinite(DType dtype, std::span<const std::byte> data) {
   switch (dtype) {
     case DType::kFloat64:
-      return AllFinite<std::uint64_t, 0x7ff0000000000000U>(data, bytes);
+      return AllFinite<std::uint64_t, 0x7ff0000000000000U>(data.data(), data.size());
     case DType::kFloat32:
-      return AllFinite<std::uint32_t, 0x7f800000U>(data, bytes);
+      return AllFinite<std::uint32_t, 0x7f800000U>(data.data(), data.size());
     case DType::kFloat16:
-      return AllFinite<std::uint16_t, 0x7c00U>(data, bytes);
+      return AllFinite<std::uint16_t, 0x7c00U>(data.data(), data.size());
     case DType::kBFloat16:
-      return AllFinite<std::uint16_t, 0x7f80U>(data, bytes);
+      return AllFinite<std::uint16_t, 0x7f80U>(data.data(), data.size());
     default:
       return true;
   }
 }
-
-}  // namespace
 
 bool CopyAndCheck(DType dtype, const void* from, std::span<std::byte> to) {
   bool finite = true;
@@ -45,7 +45,7 @@ bool CopyAndCheck(DType dtype, const void* from, std::span<std::byte> to) {
   for (std::size_t at = 0; at < to.size(); at += kBlock) {
     const std::size_t bytes = std::min(kBlock, to.size() - at);
     std::memcpy(to.data() + at, source + at, bytes);
-    finite = AllFinite(dtype, to.data() + at, bytes) && finite;
+    finite = AllFinite(dtype, to.subspan(at, bytes)) && finite;
   }
   return finite;
 }

@@ -26,6 +26,8 @@ struct BatchOptions {
   std::uint64_t epoch = 0;
   int rank = 0;
   int world_size = 1;
+  int ranks = 1;                     ///< How many ranks from this one on, whose shares are one.
+  std::uint64_t least_rows = 0;      ///< A rank has so many rows of a step or none; 0: any number.
   std::uint64_t start = 0;           ///< Where to go on: the cursor of the last batch.
   std::uint64_t block_rows = 0;      ///< Shuffle in blocks of so many rows; 0: row by row.
   std::uint64_t window_blocks = 16;  ///< Blocks whose rows are mixed with each other.

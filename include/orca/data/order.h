@@ -67,32 +67,41 @@ struct OrderOptions {
   std::uint64_t epoch = 0;
   int rank = 0;
   int world_size = 1;
+  int ranks = 1;                     ///< How many ranks from this one on, whose shares are one.
+  std::uint64_t least_rows = 0;      ///< A rank has so many rows of a step or none; 0: any number.
   std::uint64_t start = 0;           ///< The cursor: how many rows of the epoch are behind us.
   std::uint64_t block_rows = 0;      ///< Shuffle in blocks of so many rows; 0: row by row.
   std::uint64_t window_blocks = 16;  ///< Blocks whose rows are mixed with each other.
 };
 
+/// A part of the rows of a step, or of the positions of an epoch.
+struct RowRange {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
+};
+
+/// The share of the ranks in the `rows` of a step, which are divided as evenly as it goes: the
+/// first ranks take one row more. With `least_rows` there may be fewer shares than ranks; then the
+/// ranks that have one lie evenly among the others. Fewer rows than that are one share.
+ORCA_API RowRange ShareOf(std::uint64_t rows, const OrderOptions& options);
+
 /// The batches of one rank in one epoch.
 ///
-/// A step takes the next batch_size positions of the epoch and divides them among the ranks as
-/// evenly as it goes: the first ranks take one row more. So every row is in exactly one batch of
+/// A step takes the next batch_size positions of the epoch and divides them among the ranks, see
+/// ShareOf. So every row is in exactly one batch of
 /// one rank, all ranks make equally many steps, and the rows of a step are the same for any number
 /// of ranks. What was done is one number, the cursor: an epoch goes on there at once, also with
 /// other ranks and another batch size. Never changes; any thread may use it.
 class ORCA_API EpochOrder {
  public:
-  /// Throws kInvalidArgument for a batch size of 0, a rank outside the world, a start behind the
+  /// Throws kInvalidArgument for a batch size of 0, ranks outside the world, a start behind the
   /// last row, a window of 0 blocks, or more than kMaxRows rows.
   explicit EpochOrder(const OrderOptions& options);
 
   /// Steps from the start to the end of the epoch.
   std::uint64_t steps() const { return steps_; }
-  struct Range {
-    std::uint64_t begin = 0;
-    std::uint64_t end = 0;
-  };
   /// The positions of this rank's batch in `step`; empty behind the last step.
-  Range Positions(std::uint64_t step) const;
+  RowRange Positions(std::uint64_t step) const;
   /// The cursor when `step` steps are done; the number of rows behind the last one.
   std::uint64_t Cursor(std::uint64_t step) const;
   /// The row at a position of the epoch.

@@ -487,6 +487,8 @@ class ArrayStore:
         epoch: int = 0,
         rank: int = 0,
         world_size: int = 1,
+        ranks: int = 1,
+        least_rows: int = 0,
         start: int = 0,
         block_rows: int = 0,
         window_blocks: int = 16,
@@ -510,6 +512,8 @@ class ArrayStore:
             epoch: The number of the epoch.
             rank: Whose batches.
             world_size: How many ranks share the epoch.
+            ranks: How many ranks from ``rank`` on, whose shares of a step are one batch.
+            least_rows: A rank has so many rows of a step or none; 0: any number.
             start: Where to go on with an epoch: the ``cursor`` of batches that were cut short,
                 also those of another ``batch_size`` or ``world_size``.
             block_rows: Shuffle blocks of so many consecutive rows, for data that is read in
@@ -554,6 +558,8 @@ class ArrayStore:
             "epoch": _number("epoch", epoch, 2**63),
             "rank": _number("rank", rank, 2**31),
             "world_size": _number("world_size", world_size, 2**31),
+            "ranks": _number("ranks", ranks, 2**31),
+            "least_rows": _number("least_rows", least_rows, 2**63),
             "start": _number("start", start, 2**63),
             "block_rows": _number("block_rows", block_rows, 2**63),
             "window_blocks": _number("window_blocks", window_blocks, 2**63),

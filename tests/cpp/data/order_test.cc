@@ -232,11 +232,51 @@ TEST(EpochOrderTest, DiffersByEpochAndSeedAndIsTheSameOtherwise) {
   EXPECT_NE(rows(1, 2), rows(2, 1));
 }
 
+TEST(EpochOrderTest, RanksMayHaveNeighboursSharesAndALeastNumberOfRows) {
+  for (const std::uint64_t rows : {0, 1, 2, 3, 5, 12, 13, 23, 24, 25, 100}) {
+    for (const std::uint64_t least : {0, 1, 2, 5}) {
+      constexpr int kWorld = 12;
+      std::uint64_t done = 0;
+      std::uint64_t most = 0;
+      int last = -1;  // that has rows
+      for (int rank = 0; rank < kWorld; ++rank) {
+        OrderOptions options{.rank = rank, .world_size = kWorld, .least_rows = least};
+        const RowRange share = ShareOf(rows, options);
+        EXPECT_EQ(share.begin, done);
+        done = share.end;
+        const std::uint64_t size = share.end - share.begin;
+        most = std::max(most, size);
+        if (size != 0) {
+          EXPECT_GE(size, std::min(rows, least));
+          EXPECT_GE(size + 1, most);
+          // Those that have none are spread.
+          if (least == 2 && rows == 12 && last >= 0) {
+            EXPECT_EQ(rank - last, 2);
+          }
+          last = rank;
+        }
+        for (int ranks = 1; ranks <= kWorld - rank; ++ranks) {
+          options.ranks = ranks;
+          const RowRange joined = ShareOf(rows, options);
+          OrderOptions end = options;
+          end.rank = rank + ranks - 1;
+          end.ranks = 1;
+          EXPECT_EQ(joined.begin, share.begin);
+          EXPECT_EQ(joined.end, ShareOf(rows, end).end);
+        }
+      }
+      EXPECT_EQ(done, rows);
+    }
+  }
+}
+
 TEST(EpochOrderTest, RefusesWhatCannotWork) {
   EXPECT_THROW(EpochOrder({.rows = 1, .batch_size = 0}), Error);
   EXPECT_THROW(EpochOrder({.rows = 1, .rank = 1, .world_size = 1}), Error);
   EXPECT_THROW(EpochOrder({.rows = 1, .rank = -1, .world_size = 1}), Error);
   EXPECT_THROW(EpochOrder({.rows = 1, .rank = 0, .world_size = 0}), Error);
+  EXPECT_THROW(EpochOrder({.rows = 1, .rank = 1, .world_size = 3, .ranks = 3}), Error);
+  EXPECT_THROW(EpochOrder({.rows = 1, .ranks = 0}), Error);
   EXPECT_THROW(EpochOrder({.rows = 1, .start = 2}), Error);
   EXPECT_THROW(EpochOrder({.rows = 1, .block_rows = 1, .window_blocks = 0}), Error);
   EXPECT_THROW(EpochOrder({.rows = kMaxRows + 1}), Error);

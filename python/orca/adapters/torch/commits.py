@@ -67,7 +67,7 @@ class _Record:
         before: The models' buffers when the epoch began.
         undo: The blocks of the undo log, and its shape.
         redo: Those of the redo log, if the engine makes the steps: the log and its room, the gradients,
-            the regions, the tensors, and whether losses are sums.
+            the regions, the tensors, whether losses are sums, and whether gradients come in blocks.
         may_fuse: See ``SharedState``.
         world: How many workers there were.
     """
@@ -185,10 +185,14 @@ def _settle(ledger: Ledger, commit: Any, record: _Record) -> None:
     if record.redo is None:
         _undo_log(record).put_back(commit.number)
         return
-    (block, room), gradients, regions, tensors, is_sum = record.redo
+    (block, room), gradients, regions, tensors, is_sum, in_blocks = record.redo
     log = _core.RedoLog(block.native, record.world, room, _natives(regions))
     layout, number = _core.FlatLayout(tensors), commit.number + 1
-    found = log.finish(layout, gradients.native, record.world, is_sum, number)
+    found = (
+        log.finish_blocks(layout, gradients.native, number)
+        if in_blocks
+        else log.finish(layout, gradients.native, record.world, is_sum, number)
+    )
     if found is None:
         return
     loss, rows = found
@@ -430,7 +434,14 @@ class Commits:
             stats=self._stats,
             before=pack(session.buffers_before),
             undo=(self._blocks, self._shape),
-            redo=(sync.redo, sync.gradients, sync.regions(), sync.tensors, is_sum)
+            redo=(
+                sync.redo,
+                sync.gradients,
+                sync.regions(),
+                sync.tensors,
+                is_sum,
+                session.blocks > 0,
+            )
             if sync.is_fused
             else None,
             may_fuse=sync.may_fuse,

@@ -56,6 +56,7 @@ from orca.pickles import dumps
 
 _log = logging.getLogger("orca")
 _numbers = itertools.count()
+_BLOCKS = 12  # Of a step: 1, 2, 3, 4, 6 and 12 workers have equally many.
 _ROWS_OF_FRAMES = 1024  # That a model gets at a time, unless the user says how many.
 _dropped: list[str] = []  # Estimators that are gone, and that workers may still keep
 
@@ -178,6 +179,7 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         on_failure: str = "restart",
         max_restarts: int = 3,
         resume: str | None = None,
+        deterministic: bool | int = False,
     ) -> Any:
         """Trains on the workers of the context.
 
@@ -204,6 +206,9 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
             max_restarts: How often a worker may die.
             resume: ``"auto"`` goes on where an earlier program with the same ``model_dir`` and the same call was
                 when it wrote its last checkpoint, in the middle of an epoch, too.
+            deterministic: True: what is learned has the same bits for any number of workers, also when it changes in
+                the middle. The rows of a step are cut into 12 blocks (or as many as this says, from the number of
+                workers on), and each is computed by itself, with one thread. See docs/training.md.
 
         Returns:
             One dict of statistics an epoch.
@@ -213,6 +218,7 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
                 f'on_nan {on_nan!r} is not known; give "raise", "skip" or "ignore"'
             )
         _check_positive("epochs", epochs)
+        blocks = self._blocks(deterministic)
         said = self._resume(resume)
         if self._rules.epochs_are_absolute:
             epochs -= self._epochs_done - (0 if said is None else len(said["stats"]))
@@ -226,7 +232,7 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
             )
         options = loop.FitOptions(
             epochs=epochs,
-            batch_size=self._batch_for(data, batch_size),
+            batch_size=self._batch_for(data, batch_size, whole=blocks > 0),
             source=self._source(data, feature_cols, label_cols, has_target=True),
             metrics=self._metrics(validation_methods),
             validation=None
@@ -245,7 +251,8 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
             summary=self._summary,
             tags=self._tags(validation_methods),
             use_tqdm=self._use_tqdm,
-            random=secrets.randbits(63) if seed is None else seed,
+            random=secrets.randbits(63) if seed is None and not blocks else seed or 0,
+            blocks=blocks,
         )
         if said is not None:
             options = replace(options, resume=pack(said), seed=said["seed"], random=said["random"])
@@ -268,6 +275,27 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         if not reduce_results:
             return stats
         return [self._reduce(each) for each in stats]
+
+    def _blocks(self, deterministic: bool | int) -> int:
+        """Into how many blocks the rows of a step are cut; 0: they are not."""
+        if not isinstance(deterministic, int) or deterministic < 0:
+            raise InvalidArgumentError(
+                f"deterministic={deterministic!r} is not known; give True, or a number of blocks"
+            )
+        blocks = _BLOCKS if deterministic is True else int(deterministic)
+        fault = ""
+        if blocks and self._spec.device is not None:
+            fault = f"sums on {self._spec.device} have no fixed order; train on CPUs"
+        elif blocks and self._spec.sync_batchnorm:
+            fault = "sync_batchnorm joins the rows of workers; leave it out, and batch norms see those of a block"
+        elif blocks and self.num_workers > blocks:
+            fault = (
+                f"{self.num_workers} workers share the {blocks} blocks of a step; give as many blocks as workers, "
+                f"as in deterministic={self.num_workers}"
+            )
+        if fault:
+            raise InvalidArgumentError(f"deterministic= is not possible: {fault}")
+        return blocks
 
     def _resume(self, resume: str | None) -> dict[str, Any] | None:
         """Takes the newest checkpoint; returns how far its training was."""
@@ -736,11 +764,17 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
     def _state_dict_or_none(self) -> dict[str, Any] | None:
         return None if self._state is None else dict(unpack(self._state))
 
-    def _batch_for(self, data: Any, batch_size: int | None) -> int:
-        """What a source is told: the whole job's rows for arrays, a worker's for creators."""
+    def _batch_for(self, data: Any, batch_size: int | None, *, whole: bool = False) -> int:
+        """What a source is told: the whole job's rows for arrays, a worker's for creators.
+
+        Args:
+            data: What was given.
+            batch_size: What was given.
+            whole: Whether creators, too, are told the whole job's.
+        """
         given = 32 if batch_size is None else batch_size
         _check_positive("batch_size", given)
-        if _is_creator(data):
+        if _is_creator(data) and not whole:
             return given if self._rules.batch_is_a_workers else max(1, given // self.num_workers)
         return given * self.num_workers if self._rules.batch_is_a_workers else given
 

@@ -24,6 +24,8 @@ from torch.utils.data import (
 )
 
 from orca import running
+from orca._native import _core
+from orca.adapters.torch.block_state import LEAST_ROWS, own_blocks
 from orca.adapters.torch.suspects import note, shape_of
 from orca.creators import once_a_node
 from orca.data import ArrayStore
@@ -45,7 +47,12 @@ class ArraySource:
     columns: tuple[str, ...] = ()  # of a frame: features, then labels
 
     def open(
-        self, batch_size: int, config: dict[str, Any], shuffle: bool, threads: int = 1
+        self,
+        batch_size: int,
+        config: dict[str, Any],
+        shuffle: bool,
+        threads: int = 1,
+        blocks: int = 0,
     ) -> Feed:
         """The batches of this worker, gathered by so many threads."""
         is_training = shuffle
@@ -55,6 +62,7 @@ class ArraySource:
             shuffle=is_training and bool(config.get("shuffle", True)),
             drop_last=is_training and bool(config.get("drop_last", False)),
             threads=threads,
+            blocks=blocks,
         )
 
     def slices(self, begin: int, end: int, batch_size: int) -> Iterator[Any]:
@@ -69,7 +77,7 @@ class ArraySource:
             if at + rows <= end:
                 yield made
             elif at < end:
-                yield tuple(_first(part, end - at) for part in made)
+                yield _rows_of(made, 0, end - at)
             at += rows
             if at >= end:
                 return
@@ -84,11 +92,20 @@ class LoaderSource:
     in_turn: bool = False  # whether the workers of a machine call it one after the other
 
     def open(
-        self, batch_size: int, config: dict[str, Any], shuffle: bool, threads: int = 1
+        self,
+        batch_size: int,
+        config: dict[str, Any],
+        shuffle: bool,
+        threads: int = 1,
+        blocks: int = 0,
     ) -> Feed:
-        """The batches of this worker; calls a creator. A loader has workers of its own."""
+        """The batches of this worker; calls a creator. A loader has workers of its own.
+
+        With blocks, ``batch_size`` is the whole job's, and so is the loader that a creator returns.
+        """
         if not self.is_creator:
-            return _open_loader(self.loader, whole=True)
+            blocks = _blocks_of(self.loader, blocks, is_training=shuffle)
+            return _open_loader(self.loader, whole=True, blocks=blocks)
 
         def create() -> Any:
             with phase("data_creator"), _turn() if self.in_turn else nullcontext():
@@ -96,7 +113,8 @@ class LoaderSource:
 
         with once_a_node():  # What it downloads is there for the others.
             made = create()
-        return _open_loader(made, whole=False, again=create)
+        blocks = _blocks_of(made, blocks, is_training=shuffle)
+        return _open_loader(made, whole=blocks > 0, again=create, blocks=blocks)
 
 
 @contextmanager
@@ -117,12 +135,15 @@ class Feed:
         steps: Of an epoch, the same on all workers; None when nobody knows.
         columns: The names of a batch's parts, where they have names.
         runs_user_code: Whether that makes the batches, on this thread.
+        blocks: Into how many the rows of a step are cut. Then there is one batch for each block of this
+            worker (see ``own_blocks``), one step after the other; 0: one for each step.
     """
 
     rows: int | None = None
     steps: int | None = None
     columns: tuple[str, ...] = ()
     runs_user_code = True
+    blocks = 0
 
     def epoch(self, number: int, seed: int, start: int = 0) -> Iterator[Batch]:
         """The batches of one epoch, from step ``start`` on."""
@@ -131,8 +152,8 @@ class Feed:
     def skip(self, number: int, seed: int) -> None:
         """Lets an epoch pass that was made before: a sampler may draw from a generator of its own."""
 
-    def row_numbers(self, step: int) -> list[Any] | None:
-        """The numbers of this worker's rows in a step of the last epoch; None when nobody knows."""
+    def row_numbers(self, batch: int) -> list[Any] | None:
+        """The numbers of the rows of a batch of the last epoch; None when nobody knows."""
         return None
 
 
@@ -147,9 +168,10 @@ class _ArrayFeed(Feed):
         shuffle: bool,
         drop_last: bool,
         threads: int,
+        blocks: int,
     ) -> None:
         self._source, self._batch_size, self._shuffle = source, batch_size, shuffle
-        self._threads = threads
+        self._threads, self.blocks = threads, blocks
         rows = len(source.store)
         self.rows = rows // batch_size * batch_size if drop_last else rows
         self.steps = -(-self.rows // batch_size)
@@ -160,30 +182,42 @@ class _ArrayFeed(Feed):
         assert self.steps is not None
         if start >= self.steps:
             return
+        own = own_blocks(self.blocks) if self.blocks else range(1)
         self._order = {
             "batch_size": self._batch_size,
             "shuffle": self._shuffle,
             "seed": seed,
             "epoch": number,
-            "rank": running.rank(),
-            "world_size": running.world_size(),
+            "rank": own.start if self.blocks else running.rank(),
+            "world_size": self.blocks or running.world_size(),
+            "least_rows": LEAST_ROWS if self.blocks else 0,
         }
         batches = self._source.store.batches(
             **self._order,
+            ranks=len(own),
             start=start * self._batch_size,
             threads=self._threads,
             framework="torch",
         )
         arrange = _arrange(self._source)
-        for batch in itertools.islice(batches, self.steps - start):
+        for step, batch in enumerate(itertools.islice(batches, self.steps - start), start):
             made = arrange(batch)
-            yield made, count_rows(made)
+            if not self.blocks:
+                yield made, count_rows(made)
+                continue
+            rows = min(self._batch_size, len(self._source.store) - step * self._batch_size)
+            borders = [_core.share_of(rows, block, self.blocks, LEAST_ROWS) for block in own]
+            first, _ = borders[0]
+            for begin, end in borders:
+                yield _rows_of(made, begin - first, end - first), end - begin
 
-    def row_numbers(self, step: int) -> list[Any] | None:
+    def row_numbers(self, batch: int) -> list[Any] | None:
         # The order is the engine's: numbers in the place of rows come in the same one.
         numbers = ArrayStore()
         numbers.put(np.arange(len(self._source.store)))
-        batches = numbers.batches(**self._order, start=step * self._batch_size, ahead=0)
+        step, block = divmod(batch, len(own_blocks(self.blocks))) if self.blocks else (batch, 0)
+        order = self._order | {"rank": self._order["rank"] + block}
+        batches = numbers.batches(**order, start=step * self._batch_size, ahead=0)
         found: list[Any] = next(batches).tolist()
         return found
 
@@ -209,12 +243,12 @@ def _to_float32(value: Any) -> Any:
     return value.float()
 
 
-def _first(value: Any, rows: int) -> Any:
+def _rows_of(value: Any, begin: int, end: int) -> Any:
     if isinstance(value, list | tuple):
-        return type(value)(_first(item, rows) for item in value)
+        return type(value)(_rows_of(item, begin, end) for item in value)
     if isinstance(value, dict):
-        return {key: _first(item, rows) for key, item in value.items()}
-    return value[:rows]
+        return {key: _rows_of(item, begin, end) for key, item in value.items()}
+    return value[begin:end]
 
 
 def count_rows(batch: Any) -> int:
@@ -247,11 +281,13 @@ def call_creator(creator: Callable[..., Any], config: dict[str, Any], batch_size
     return creator(dict(config)) if positional else creator()
 
 
-def _open_loader(loader: Any, *, whole: bool, again: Callable[[], Any] | None = None) -> Feed:
+def _open_loader(
+    loader: Any, *, whole: bool, again: Callable[[], Any] | None = None, blocks: int = 0
+) -> Feed:
     if isinstance(loader, DataLoader) and not isinstance(loader.dataset, IterableDataset):
         if isinstance(loader.sampler, DistributedSampler):
             return _StreamFeed(loader)
-        return _LoaderFeed(loader, whole=whole)
+        return _LoaderFeed(loader, whole=whole, blocks=blocks)
     if isinstance(loader, Iterator) and again is not None:  # Good for one epoch only.
         return _StreamFeed(loader, again)
     if isinstance(loader, Iterable):
@@ -260,6 +296,32 @@ def _open_loader(loader: Any, *, whole: bool, again: Callable[[], Any] | None = 
         f"the data creator returned a {type(loader).__name__}; return a DataLoader, or something "
         "that gives batches when it is iterated over"
     )
+
+
+def _blocks_of(loader: Any, blocks: int, *, is_training: bool) -> int:
+    """Into how many blocks a loader's steps can be cut.
+
+    Where rows, or their random numbers, depend on the number of workers, training is refused; the losses of a validation
+    may have other last bits, and 0 is returned.
+    """
+    remedy = "give arrays, or a DataLoader over a dataset whose rows have numbers"
+    if not isinstance(loader, DataLoader):
+        fault = f"a {type(loader).__name__} gives every worker batches of its own"
+    elif isinstance(loader.dataset, IterableDataset):
+        fault = f"the rows of {type(loader.dataset).__name__}, an IterableDataset, have no numbers"
+    elif isinstance(loader.sampler, DistributedSampler):
+        fault, remedy = "a DistributedSampler divides the rows by ranks", "leave it out"
+    elif loader.batch_sampler is None:
+        fault = "a DataLoader with batch_size=None gives one row to each worker"
+        remedy = "give it the batch_size of a step"
+    elif loader.num_workers:
+        fault = f"random numbers in the {loader.num_workers} processes of a DataLoader depend on who asks"
+        remedy = "give it num_workers=0"
+    else:
+        return blocks
+    if not blocks or not is_training:
+        return 0
+    raise InvalidArgumentError(f"deterministic= is not possible: {fault}; {remedy}")
 
 
 class _StreamFeed(Feed):
@@ -296,8 +358,8 @@ class _Lists:
 class _LoaderFeed(Feed):
     """A DataLoader over rows that have numbers: every worker fetches its share of each step."""
 
-    def __init__(self, loader: DataLoader[Any], *, whole: bool) -> None:
-        self._loader, self._whole = loader, whole
+    def __init__(self, loader: DataLoader[Any], *, whole: bool, blocks: int = 0) -> None:
+        self._loader, self._whole, self.blocks = loader, whole, blocks
         self._single = loader.batch_sampler is None  # batch_size=None: rows come as they are
         self._lists = _Lists()
         self._shares: list[list[Any]] = []
@@ -321,9 +383,13 @@ class _LoaderFeed(Feed):
         )
 
     def epoch(self, number: int, seed: int, start: int = 0) -> Iterator[Batch]:
-        rank, world = running.rank(), running.world_size()
-        shares = self._shares = [_share(step, rank, world) for step in self._plan(number, seed)]
-        self.steps = len(shares)
+        steps = self._plan(number, seed)
+        self.steps = len(steps)
+        count = self.blocks or running.world_size()
+        own = own_blocks(self.blocks) if self.blocks else [running.rank()]
+        least = LEAST_ROWS if self.blocks else 0
+        shares = self._shares = [_share(step, part, count, least) for step in steps for part in own]
+        start *= len(own)
         mine = [share for share in shares[start:] if share]
         # One row at a time: the sampler gives numbers, not lists of them.
         self._lists.lists = [share[0] for share in mine] if self._single else mine
@@ -341,8 +407,8 @@ class _LoaderFeed(Feed):
             else:
                 yield None, 0
 
-    def row_numbers(self, step: int) -> list[Any] | None:
-        return self._shares[step] if step < len(self._shares) else None
+    def row_numbers(self, batch: int) -> list[Any] | None:
+        return self._shares[batch] if batch < len(self._shares) else None
 
     def skip(self, number: int, seed: int) -> None:
         self._plan(number, seed)
@@ -388,13 +454,11 @@ class _Step(list[Any]):
     """One list of row numbers for each worker; the last ones may have none."""
 
 
-def _share(step: list[Any], rank: int, world: int) -> list[Any]:
+def _share(step: list[Any], rank: int, world: int, least: int = 0) -> list[Any]:
     if isinstance(step, _Step):
         return list(step[rank]) if rank < len(step) else []
-    # The first workers take one row more.
-    each, more = divmod(len(step), world)
-    begin = rank * each + min(rank, more)
-    return step[begin : begin + each + (rank < more)]
+    begin, end = _core.share_of(len(step), rank, world, least)
+    return step[begin:end]
 
 
 def _cut(order: list[Any], size: int, *, drop_last: bool) -> list[list[Any]]:

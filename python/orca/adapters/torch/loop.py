@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 import logging
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,10 +89,23 @@ def _session(call: Call) -> Session | None:
 
 def fit(call: Call, options: FitOptions) -> Any:
     """Trains; returns this worker's statistics an epoch, and on rank 0 the state."""
-    if options.ledger is None:
-        return _fit(call, options)
-    with leaving_between_steps():
-        return _fit(call, options)
+    # How a sum is divided among threads changes its bits.
+    with _threads(1 if options.blocks else None):
+        if options.ledger is None:
+            return _fit(call, options)
+        with leaving_between_steps():
+            return _fit(call, options)
+
+
+@contextlib.contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """So many threads compute inside; None: as many as before."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if count is None else count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _fit(call: Call, options: FitOptions) -> Any:
@@ -102,7 +117,8 @@ def _fit(call: Call, options: FitOptions) -> Any:
         progress = Progress.of(unpack(options.resume))
     if progress is not None:
         _set_buffers(session, progress.buffers)
-        session.may_fuse = progress.record.may_fuse
+    session.may_fuse = progress is None or progress.record.may_fuse
+    session.set_blocks(options.blocks)
     if not session.optimizers:
         raise InvalidArgumentError("fit needs an optimizer; give from_torch(optimizer=)")
     if session.criterion is None and session.operator is None:
@@ -110,16 +126,21 @@ def _fit(call: Call, options: FitOptions) -> Any:
             "If a loss_creator is not provided, you must provide a custom training operator."
         )
     config, threads = session.spec.config, session.gatherers
-    feed = options.source.open(options.batch_size, config, True, threads)
+    feed = options.source.open(options.batch_size, config, True, threads, options.blocks)
     validation = (
         None
         if options.validation is None
-        else options.validation.open(options.batch_size, config, False, threads)
+        else options.validation.open(options.batch_size, config, False, threads, options.blocks)
     )
     _sessions.pop(call.estimator, None)  # Until it is whole again.
     runner = Runner(session, list(options.callbacks), {"epochs": options.epochs})
     runner.is_resumed = progress is not None
     driven = runner.drives_backward() or session.operator_trains()
+    if driven and options.blocks:
+        raise InvalidArgumentError(
+            "deterministic= is not possible: a training operator or a MainCallback makes the steps, and knows "
+            "nothing of blocks; leave that to fit"
+        )
     if not driven:
         session.release()
     if call.seed is not None:
@@ -247,11 +268,14 @@ def _evaluate(
         with runner.suspects:
             own = session.operator.validate(*(given, info or {}, metrics)[:takes])
         rows = int(own.pop("num_samples", 0))
-        sums = {name: (float(value) * rows, float(rows)) for name, value in own.items()}
+        sums = {
+            name: ([float(value) * rows], [float(rows)]) if rows else ([], [])
+            for name, value in own.items()
+        }
     else:
         with runner.suspects:
-            rows, loss, weight = _score(session, watched, metrics, runner)
-        sums = {} if session.criterion is None else {"val_loss": (loss, weight)}
+            rows, losses, weights = _score(session, watched, metrics, runner)
+        sums = {} if session.criterion is None else {"val_loss": (losses, weights)}
     everybody = allgather_object((rows, sums, {n: m.state() for n, m in metrics.items()}))
     found: dict[str, Any] = {"num_samples": sum(each[0] for each in everybody)}
     for name, metric in metrics.items():
@@ -260,8 +284,8 @@ def _evaluate(
             metric.merge(each[2][name])
         found[name] = metric.compute()
     for name in sorted(set().union(*(each[1] for each in everybody))):
-        parts = [each[1][name] for each in everybody if name in each[1] and each[1][name][1]]
-        total, divisor = sum(part[0] for part in parts), sum(part[1] for part in parts)
+        parts = [each[1][name] for each in everybody if name in each[1]]
+        total, divisor = (_exact_sum([v for part in parts for v in part[i]]) for i in (0, 1))
         is_sum = session.criterion is not None and session.criterion.is_sum
         found[name] = total if is_sum else (total / divisor if divisor else math.nan)
     runner.metrics_stats = found
@@ -269,11 +293,21 @@ def _evaluate(
     return found
 
 
+def _exact_sum(values: list[float]) -> float:
+    """The same in any order, as long as all are finite."""
+    if all(map(math.isfinite, values)):
+        with contextlib.suppress(OverflowError):
+            return math.fsum(values)
+    return sum(values)
+
+
 def _score(
     session: Session, batches: Any, metrics: dict[str, Any], runner: Runner
-) -> tuple[int, float, float]:
-    """Rows, the sum of losses and of their weights, of this worker."""
-    rows_done, loss_sum, weight_sum = 0, 0.0, 0.0
+) -> tuple[int, list[float], list[float]]:
+    """Rows of this worker, and the losses of its batches, by their weights, and the weights."""
+    rows_done = 0
+    losses: list[float] = []
+    weights: list[float] = []
     criterion = session.criterion
     for model in session.models:
         model.eval()
@@ -290,14 +324,14 @@ def _score(
             weight = float(runner.weight)
             if criterion is not None and runner.loss is not None and weight:
                 scale = 1.0 if criterion.is_sum else weight
-                loss_sum += float(runner.loss) * scale
-                weight_sum += weight
+                losses.append(float(runner.loss) * scale)
+                weights.append(weight)
             for metric in metrics.values():
                 metric(runner.output, runner.target)
             rows_done += rows
             if runner:
                 runner.call("after_val_iter")
-    return rows_done, loss_sum, weight_sum
+    return rows_done, losses, weights
 
 
 # What a worker holds back of its predictions: beyond the memory for shards, they go to files.

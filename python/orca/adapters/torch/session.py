@@ -15,6 +15,7 @@ from torch import nn
 
 from orca import running
 from orca.adapters.torch.batch_norm import Share, join_batch_norms
+from orca.adapters.torch.block_state import BlockState
 from orca.adapters.torch.devices import CPU, copied_ahead
 from orca.adapters.torch.exchanges import DeviceGroup, add_up
 from orca.adapters.torch.losses import Criterion, required_arguments
@@ -112,6 +113,7 @@ class Session:
                 _broadcast(tensor.data)
         self.sync: SharedState | Replicas | None = None
         self.may_fuse = True
+        self.blocks = 0  # Of a step; 0: a worker's rows are one.
         self.reason = ""
 
     @property
@@ -159,6 +161,13 @@ class Session:
         for model in self.models:
             model.zero_grad()  # A loop of the user's leaves its last ones.
 
+    def set_blocks(self, blocks: int) -> None:
+        """Before a ``fit``: into how many blocks the rows of a step are cut, if at all."""
+        if self.sync is not None and (blocks or isinstance(self.sync, BlockState)):
+            self.sync.give_back()  # Whoever is new here begins like this, too.
+            self.sync = None
+        self.blocks = blocks
+
     def choose_sync(self, *, written: bool) -> SharedState | Replicas:
         """Decides how the gradients of the workers are joined.
 
@@ -170,11 +179,22 @@ class Session:
         if any(allgather_object(written)):
             shares, self.reason = False, "the model writes to its parameters"
         self._owned = parameters
-        self.sync = (
-            SharedState(parameters, self.optimizers, may_fuse=self.may_fuse)
-            if shares
-            else Replicas(parameters, self.optimizers, self.group)
-        )
+        if self.blocks:
+            if not shares:
+                raise InvalidArgumentError(
+                    f"deterministic= needs weights that all workers share, and {self.reason}; leave it out"
+                )
+            self.sync = BlockState(
+                parameters,
+                self.optimizers,
+                may_fuse=self.may_fuse,
+                blocks=self.blocks,
+                buffers=self.buffers,
+            )
+        elif shares:
+            self.sync = SharedState(parameters, self.optimizers, may_fuse=self.may_fuse)
+        else:
+            self.sync = Replicas(parameters, self.optimizers, self.group)
         return self.sync
 
     def drive(self, why: str) -> None:
@@ -235,9 +255,9 @@ class Session:
 
     def average_buffers(self, rows: int) -> None:
         """Running statistics become the mean over the workers, each weighed with its rows."""
-        if running.world_size() == 1:
+        if running.world_size() == 1 or self.blocks:  # Blocks leave the same on all workers.
             return
-        buffers = [b for model in self.models for b in model.buffers()]
+        buffers = self.buffers()
         if not buffers:
             return
         # Not by their versions: torch's own kernels do not count what they write.
@@ -256,9 +276,13 @@ class Session:
             else:
                 _broadcast(buffer, max(range(len(everybody)), key=lambda r: everybody[r][0]))
 
+    def buffers(self) -> list[torch.Tensor]:
+        """Of all models."""
+        return [b for model in self.models for b in model.buffers()]
+
     def note_buffers(self) -> None:
         """Before an epoch: what of the buffers changes in it is averaged after it."""
-        self.buffers_before = [b.clone() for model in self.models for b in model.buffers()]
+        self.buffers_before = [b.clone() for b in self.buffers()]
 
     def state(self, epoch: int | None = None) -> dict[str, Any]:
         """Everything that a checkpoint keeps, as state dicts."""

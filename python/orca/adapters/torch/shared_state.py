@@ -61,8 +61,8 @@ class _Rule:
 
     @property
     def is_new(self) -> bool:
-        """Whether there was no step."""
-        return bool(self.rule.first or self.rule.step == 0)
+        """Whether there was no step: SGD counts none, but it has its momentum afterwards."""
+        return bool(self.rule.first)
 
 
 class SharedState:
@@ -104,7 +104,7 @@ class SharedState:
         self.layout = _core.FlatLayout(self.tensors)
         self._offsets = [self.layout.offset(i) for i in range(len(self.parameters))]
         self._weights = shared_block(self.layout.size)
-        self.gradients = shared_block(_core.GradientExchange.block_size(self.layout, self._world))
+        self.gradients = shared_block(self._gradient_bytes())
         self._states: list[dict[str, Any]] = [{} for _ in self.parameters]  # scalars, by key
         self._keys: list[dict[str, str]] = [{} for _ in self.parameters]  # of banks, with types
         self._banks: dict[tuple[int, str, str, str], SharedBlock] = {}
@@ -133,17 +133,21 @@ class SharedState:
             self._show_states()
         self._fuse()
 
+    def _gradient_bytes(self) -> int:
+        return int(_core.GradientExchange.block_size(self.layout, self._world))
+
     def _connect(self) -> None:
-        self.exchange = _core.GradientExchange(
+        self.exchange: Any = _core.GradientExchange(
             running.communicator()._native, self.layout, self.gradients.native, True
         )
+        self._set_runs()
+
+    def _set_runs(self) -> None:
         self.exchange.set_runs(self._kinds)
 
     def _fuse(self) -> None:
         """Lets the engine make the steps of optimizers that it knows."""
-        self.is_fused = (
-            self.may_fuse and all(map(is_fusable, self.optimizers)) and self._has_own_types()
-        )
+        self.is_fused = self._can_fuse()
         if not self.is_fused:
             return
         for group, (optimizer, settings) in enumerate(self._groups):
@@ -158,6 +162,9 @@ class SharedState:
         regions = [region.native for region in self.regions()]
         self._redo = _core.RedoLog(self.redo[0].native, self._world, parts, regions)
         self._set_parts()
+
+    def _can_fuse(self) -> bool:
+        return self.may_fuse and all(map(is_fusable, self.optimizers)) and self._has_own_types()
 
     def _has_own_types(self) -> bool:
         """Whether all state is of the parameters' types, as the engine makes it."""
@@ -198,13 +205,20 @@ class SharedState:
         A worker with a weight of 0 has no gradient. ``policy(total)`` says whether to update, and
         may raise.
         """
-        exchange = self.exchange
         if weight:
-            gradients = [p.grad for p in self.parameters]
-            exchange.collect([0 if g is None else _contiguous(g) for g in gradients])
+            self.exchange.collect(self._pointers())
         if self.commits is not None:
             self.commits.note()
-        total = exchange.meet(weight, loss, rows, leaves, policy.is_sum)
+        total = self.exchange.meet(weight, loss, rows, leaves, policy.is_sum)
+        self._take_step(total, policy)
+        return total
+
+    def _pointers(self) -> list[int]:
+        """Where the gradients are."""
+        gradients = [p.grad for p in self.parameters]
+        return [0 if g is None else _contiguous(g) for g in gradients]
+
+    def _take_step(self, total: Any, policy: Any) -> None:
         if total[0] and policy.goes_on(total):
             if self.is_fused and not (total[7] and self._fits()):
                 self._end_fusing()
@@ -212,10 +226,12 @@ class SharedState:
                 self._update(total, policy)
             else:
                 self._step(all_used=total[7], policy=policy)
-        exchange.leave()
+        self.exchange.leave()
+        self._drop_gradients()
+
+    def _drop_gradients(self) -> None:
         for parameter in self.parameters:
             parameter.grad = None
-        return total
 
     def _step(self, *, all_used: bool, policy: Any) -> None:
         """The optimizers' own step."""
@@ -224,7 +240,7 @@ class SharedState:
         else:
             for _, flat, gradient, _ in self._slices:
                 flat.grad = gradient  # Somebody may have called zero_grad().
-        self.exchange.reduce_share()
+        self._reduce()
         policy.clip([s[1] for s in self._slices if s[1].grad is not None])
         if self.commits is not None:
             self.commits.save()
@@ -238,8 +254,7 @@ class SharedState:
         limits, largest = policy.limits
         scale = 1.0
         if largest is not None:
-            squares = np.array([self.exchange.squares_of_share(limits)])
-            norm = math.sqrt(float(running.allreduce(squares)[0]))
+            norm = math.sqrt(self._squares(limits))
             scale = largest / (norm + 1e-6) if norm > largest else 1.0
         for each in self._rules:
             rule = each.rule
@@ -255,6 +270,15 @@ class SharedState:
             each.rule.first = False
         for optimizer in self.optimizers:
             optimizer._opt_called = True  # type: ignore[attr-defined]  # Schedulers ask for it.
+
+    def _reduce(self) -> None:
+        """Makes this worker's share of the joined gradient."""
+        self.exchange.reduce_share()
+
+    def _squares(self, limits: tuple[float, float] | None) -> float:
+        """The squares of the whole joined gradient, added up."""
+        squares = np.array([self.exchange.squares_of_share(limits)])
+        return float(running.allreduce(squares)[0])
 
     def _fits(self) -> bool:
         """Whether the optimizers still are what they were: somebody may add hooks, or give SGD a momentum.
@@ -284,7 +308,7 @@ class SharedState:
             state = each.optimizer.state[each.flat]
             if type(each.optimizer) is not torch.optim.SGD:
                 state["step"] = torch.tensor(each.rule.step, dtype=torch.get_default_dtype())
-            first, last = _core.FlatLayout.share(begin, end, self._rank, self._world)
+            first, last = self._share(begin, end)
             number = self.optimizers.index(each.optimizer)
             for key in each.keys:
                 state[key] = self._state_slice(number, key, dtype, dtype, first, last)
@@ -431,9 +455,14 @@ class SharedState:
         known: dict[Any, int] = {}
         self._kinds = [known.setdefault(mark, len(known)) for mark in marks]
 
+    def _share(self, begin: int, end: int) -> tuple[int, int]:
+        """The part of a run that this worker updates."""
+        first, last = _core.FlatLayout.share(begin, end, self._rank, self._world)
+        return first, last
+
     def _slice(self) -> None:
         """Gives every optimizer its slices of the shared weights, with their state."""
-        self.exchange.set_runs(self._kinds)
+        self._set_runs()
         bank = self.exchange.bank()
         self._slices = []
         for _, group in self._groups:
@@ -443,7 +472,7 @@ class SharedState:
         for dtype, group, kind, begin, end in self.layout.runs(self._kinds):
             if begin == end:
                 continue
-            first, last = _core.FlatLayout.share(begin, end, self._rank, self._world)
+            first, last = self._share(begin, end)
             members = [
                 i
                 for i, offset in enumerate(self._offsets)

@@ -38,6 +38,10 @@ class Suspects:
         self._feed, self._index, self.batch = feed, index, None
         return self
 
+    def accuse(self, feed: Any, index: int, batch: Any) -> None:
+        """It was that batch, and not the last one."""
+        self._feed, self._index, self.batch = feed, index, batch
+
     def watched(self, feed: Any, stream: Iterator[Any]) -> Iterator[tuple[int, Any, int]]:
         """The steps of a feed's epoch that have a batch: number, batch and rows."""
         for index in itertools.count():
@@ -75,6 +79,8 @@ class Suspects:
         found = []
         for name, leaf in self._leaves():
             if not isinstance(leaf, torch.Tensor) or not leaf.is_floating_point() or not leaf.dim():
+                continue
+            if not leaf.numel():
                 continue
             bad = ~torch.isfinite(leaf).reshape(len(leaf), -1).all(1)
             if bad.any():

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from orca import running
+from orca.adapters.torch.block_state import BlockState, own_blocks
 from orca.adapters.torch.commits import Commits, Progress
 from orca.adapters.torch.feeds import Feed, split_batch
 from orca.adapters.torch.records import Checkpoints, Summary, is_number
@@ -61,6 +62,7 @@ class FitOptions:
     ledger: Any = None
     random: int = 0  # What the random numbers of each step come from.
     resume: Any = None  # What a checkpoint says of an earlier ``fit``.
+    blocks: int = 0  # Into which the rows of a step are cut; 0: the number of workers decides.
 
 
 class Policy:
@@ -178,6 +180,9 @@ class Trainer:
             if options.ledger is None
             else Commits(options.ledger, session, progress, self._stats)
         )
+        # What this worker makes of a step: some of its blocks, or one part of as many as there are workers.
+        rank = running.rank()
+        self._own = own_blocks(options.blocks) if options.blocks else range(rank, rank + 1)
         self._begin_step = session.global_step if progress is None else progress.record.begin_step
         self._is_first = True
         self._summary = Summary(options.summary, options.tags)
@@ -253,6 +258,8 @@ class Trainer:
         session.refresh()
         begin = time.perf_counter()
         start, rows_done, batches, losses = self._begin_epoch(feed)
+        if options.blocks and session.sync is None:
+            self._announce(session.choose_sync(written=False), feed)
         self._watch = {"fwd": 0.0, "bwd": 0.0}
         threaded = not feed.runs_user_code
         stream = session.batches(feed.epoch(session.epoch, options.seed, start), threaded=threaded)
@@ -270,10 +277,7 @@ class Trainer:
         for index in itertools.count(start):
             if stops or self.is_over():
                 break
-            self._seed(0)  # For rows that are changed at random.
-            with suspects.fetching(feed, index):
-                batch, rows = next(stream, (None, -1))
-            suspects.batch = batch
+            batch, rows = self._fetch(stream, feed, index)
             if self._is_first:
                 suspects.compare()
                 self._is_first = False
@@ -287,7 +291,9 @@ class Trainer:
                 self._commits.mark_step()
             if runner:
                 runner.call("before_train_iter", "on_batch_begin", index)
-            if rows > 0:
+            if options.blocks:
+                rows = self._add_blocks(stream, feed, index, batch, rows)
+            elif rows > 0:
                 self._seed(1)
                 if session.sync is None and session.group is None:
                     before = session.weights()
@@ -374,9 +380,45 @@ class Trainer:
             self._commits.begin_epoch(_Losses())
         return 0, 0, 0, _Losses()
 
-    def _seed(self, part: int) -> None:
-        """Random numbers of a part of a step are the same whenever it is made, and others on every worker."""
-        number = 2 * (self._session.global_step * running.world_size() + running.rank()) + part
+    def _fetch(self, stream: Iterator[Any], feed: Feed, index: int, place: int = 0) -> Any:
+        """A batch and its rows: of a step, or of the block at a place among this worker's; -1: the end."""
+        self._seed(0, place)  # For rows that are changed at random.
+        suspects = self._runner.suspects
+        with suspects.fetching(feed, index * len(self._own) + place):
+            batch, rows = next(stream, (None, -1))
+        suspects.batch = batch
+        return batch, rows
+
+    def _add_blocks(
+        self, stream: Iterator[Any], feed: Feed, index: int, batch: Any, rows: int
+    ) -> int:
+        """Makes the gradients of this worker's blocks, the first of which is there; returns their rows."""
+        sync, suspects, done = self._session.sync, self._runner.suspects, 0
+        assert isinstance(sync, BlockState)
+        sync.begin()
+        bad: Any = None  # The first block that is not finite.
+        for place, block in enumerate(self._own):
+            if place:
+                batch, rows = self._fetch(stream, feed, index, place)
+            if rows > 0:
+                self._seed(1, place)
+                with suspects:
+                    loss, weight = self._forward_backward(map_leaves(batch, _aligned), rows)
+                is_sum = self._policy.is_sum
+                if not sync.add(block, float(weight), loss, rows, is_sum=is_sum) and bad is None:
+                    bad = index * len(self._own) + place, batch
+            done += rows
+        if bad is not None:
+            suspects.accuse(feed, *bad)
+        return done
+
+    def _seed(self, part: int, place: int = 0) -> None:
+        """Random numbers of a part of a step are the same whenever it is made, and others on every worker.
+
+        Where there are blocks: others for every block, and the same whoever has it.
+        """
+        parts = self._options.blocks or running.world_size()
+        number = 2 * (self._session.global_step * parts + self._own[place]) + part
         torch.default_generator.manual_seed((self._options.random + number * _STRIDE) % (1 << 63))
 
     def _again(self, batch: Any, rows: int) -> Any:
@@ -475,6 +517,12 @@ class Trainer:
             session.criterion.rule,
             "; batch norms see the rows of all workers" if session.joins_norms else "",
         )
+
+
+def _aligned(leaf: Any) -> Any:
+    """The leaf, at the begin of a cache line: some kernels round otherwise elsewhere."""
+    is_fine = not isinstance(leaf, torch.Tensor) or leaf.data_ptr() % 64 == 0
+    return leaf if is_fine else leaf.clone()
 
 
 def _storable(value: Any) -> Any:

@@ -128,7 +128,9 @@ def process_stats(worker_stats: list[dict[str, Any]]) -> dict[str, Any]:
             weighed = [(s[name], int(s.get(NUM_SAMPLES, 1))) for s in worker_stats if name in s]
             known = [(value, n) for value, n in weighed if n and value == value]
             total = sum(n for _, n in known)
-            merged[name] = sum(v * n for v, n in known) / total if total else float("nan")
+            mean = sum(v * n for v, n in known) / total if total else float("nan")
+            # What all agree on stays what it is, to the bit.
+            merged[name] = float(known[0][0]) if len({v for v, _ in known}) == 1 else mean
         else:
             merged[name] = first
     return merged
