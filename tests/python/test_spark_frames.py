@@ -508,6 +508,28 @@ def test_a_killed_python_process_of_spark_costs_nothing(context, spark, tmp_path
     assert [row["id"] for row in found] == list(range(60))
 
 
+def test_a_killed_worker_is_replaced(context, spark, tmp_path):
+    marker = str(tmp_path / "killed")
+
+    class DiesOnce(nn.Module):
+        def forward(self, x):
+            if len(x) > 1 and not os.path.exists(marker):  # noqa: PTH110
+                open(marker, "w").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return x.sum(1)
+
+    x, y = numbers(60)
+    est = OurEstimator.from_torch(model=DiesOnce(), loss=nn.MSELoss(), backend="spark")
+    frame = frame_of(spark, x, y, 2)
+    found = est.predict(frame, feature_cols=["x"]).collect()
+    assert os.path.exists(marker)  # noqa: PTH110
+    np.testing.assert_allclose([row["prediction"] for row in found], x.sum(1), rtol=1e-6)
+    os.unlink(marker)  # noqa: PTH108
+    scores = est.evaluate(frame, feature_cols=["x"], label_cols=["y"])
+    assert os.path.exists(marker)  # noqa: PTH110
+    assert scores["num_samples"] == 60
+
+
 def test_an_action_while_the_estimator_trains_waits_and_is_right(context, spark):
     x, y = numbers(200)
     frame = frame_of(spark, x, y)

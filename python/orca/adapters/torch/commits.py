@@ -19,10 +19,10 @@ import torch
 
 from orca import running
 from orca._native import _core
+from orca.adapters.torch.places import Places
 from orca.adapters.torch.shared_state import ELEMENTWISE, SharedState, shared_block
 from orca.adapters.torch.trees import pack, unpack
 from orca.data.arrays import SharedBlock, receive_block
-from orca.errors import FailedPreconditionError
 from orca.objects import allgather_object, broadcast_object
 from orca.pickles import dumps, loads
 
@@ -37,23 +37,18 @@ class Ledger:
     Attributes:
         block: Has the last commit.
         basket: Keeps the blocks that it names.
+        places: The steps that the workers have begun.
     """
 
     block: SharedBlock
     basket: int
+    places: Places
 
     @classmethod
     def of(cls, workers: int, basket: int) -> Ledger:
         """A new one, in the driver."""
-        return cls(SharedBlock(_core.COMMIT_LOG_BYTES + 8 * (_CULPRIT + workers)), basket)
-
-    def marks(self, workers: int) -> Any:
-        """Whose death was the last one, at which step; and the step that each worker has begun."""
-        return self.block.array("int64", (_CULPRIT + workers,), _core.COMMIT_LOG_BYTES)
-
-
-_CULPRIT = 2  # numbers: a rank, and a step
-_known: set[int] = set()  # The ledgers that this worker has seen.
+        block = SharedBlock(_core.COMMIT_LOG_BYTES)
+        return cls(block, basket, Places.of(workers, "made step"))
 
 
 @dataclass(frozen=True)
@@ -138,12 +133,9 @@ def find(ledger: Ledger | None) -> Progress | None:
     """What was committed before this call began anew; all workers ask together."""
     if ledger is None:
         return None
-    is_new = ledger.block.number not in _known
-    _known.clear()
-    _known.add(ledger.block.number)
+    ledger.places.check()
     if running.attempt() == 0:
         return None
-    _check_culprit(ledger, allgather_object(is_new))
     packed: Any = None
     if running.rank() == 0 and (commit := _core.read_commit(ledger.block.native)) is not None:
         packed = receive_block(commit.record).array("uint8", (commit.record_bytes,)).tobytes()
@@ -158,26 +150,6 @@ def find(ledger: Ledger | None) -> Progress | None:
     rank = running.rank()
     rows, batches, buffers = _undo_log(record).note_of(rank, commit.number)
     return Progress(commit, record, [*blocks, commit.record], rows, batches, buffers)
-
-
-def _check_culprit(ledger: Ledger, are_new: list[bool]) -> None:
-    """Raises when a worker has died twice in the same step: a third would die of it, too."""
-    marks = ledger.marks(len(are_new))
-    begun = marks[_CULPRIT:].tolist()
-    dead = [(rank, begun[rank]) for rank, is_new in enumerate(are_new) if is_new and begun[rank]]
-    rank, step = dead[0] if len(dead) == 1 else (-1, 0)
-    again = step > 0 and (rank, step) == tuple(marks[:_CULPRIT].tolist())
-    running.barrier()  # Everybody has read.
-    if running.rank() == 0:
-        marks[:_CULPRIT] = rank, step
-        marks[_CULPRIT:] = 0
-    running.barrier()
-    if again:
-        raise FailedPreconditionError(
-            f"rank {rank} died twice while it made step {step}, so another would die of it, too; look at "
-            "the rows of that step, and at the memory that it takes, or give max_restarts=0 to see the "
-            "first death as it is"
-        )
 
 
 def _settle(ledger: Ledger, commit: Any, record: _Record) -> None:
@@ -281,13 +253,13 @@ class Commits:
         self._noted: list[torch.Tensor] = []
         self._settings: Any = None  # of the optimizers, as they are recorded
         self._places: list[SharedBlock] = []  # for the record, in turns
-        self._marks = ledger.marks(running.world_size())
+        self._place = ledger.places.mine()
 
     # --- in a step
 
     def mark_step(self) -> None:
         """Before this worker makes a step: if it dies, it was that."""
-        self._marks[_CULPRIT + running.rank()] = self._session.global_step + 1
+        self._place[0] = self._session.global_step + 1
 
     def begin_update(self) -> int:
         """Before the engine's update: the number of the commit that the step becomes."""
@@ -467,3 +439,13 @@ class Commits:
     def _buffers(self) -> list[tuple[int, int]]:
         self._noted = [b.contiguous() for model in self._session.models for b in model.buffers()]
         return [(b.data_ptr(), b.numel() * b.itemsize) for b in self._noted]
+
+
+def gather_notes(session: Any, rows: int, batches: int) -> list[tuple[int, int, torch.Tensor]]:
+    """What ``Commits.notes`` says, of workers that commit nothing; all of them ask together."""
+    buffers = [b.detach().cpu().contiguous() for model in session.models for b in model.buffers()]
+    mine = b"".join(b.reshape(-1).view(torch.uint8).numpy().tobytes() for b in buffers)
+    return [
+        (theirs, many, torch.tensor(bytearray(data), dtype=torch.uint8))
+        for theirs, many, data in allgather_object((rows, batches, mine))
+    ]

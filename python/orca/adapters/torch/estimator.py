@@ -29,8 +29,10 @@ from orca.adapters.torch.commits import Ledger
 from orca.adapters.torch.devices import count_gpus, workers_on
 from orca.adapters.torch.feeds import ArraySource, LoaderSource
 from orca.adapters.torch.names import load_plain_state, unwrapped
+from orca.adapters.torch.places import Places
 from orca.adapters.torch.positions import in_any_order
 from orca.adapters.torch.records import (
+    CheckpointPlace,
     check_fits,
     load_checkpoint,
     load_file,
@@ -202,7 +204,8 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
             on_nan: ``"raise"``, ``"skip"`` or ``"ignore"`` a loss or gradient that is not finite.
             on_failure: When a worker dies: ``"restart"`` (another takes its place), ``"shrink"`` (the others go
                 on without it) or ``"raise"``. With shared weights no committed step is lost; else ``fit``
-                begins anew. What the user's code raises is always raised.
+                goes on from the last checkpoint that it wrote (``checkpoint_trigger``), or begins anew.
+                What the user's code raises is always raised.
             max_restarts: How often a worker may die.
             resume: ``"auto"`` goes on where an earlier program with the same ``model_dir`` and the same call was
                 when it wrote its last checkpoint, in the middle of an epoch, too.
@@ -246,7 +249,7 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
             profile=profile,
             callbacks=tuple(callbacks or ()),
             info=info,
-            model_dir=self._model_dir,
+            checkpoints=None if self._model_dir is None else CheckpointPlace.below(self._model_dir),
             trigger=Trigger.convert_trigger(checkpoint_trigger) and checkpoint_trigger,
             summary=self._summary,
             tags=self._tags(validation_methods),
@@ -339,6 +342,7 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         callbacks: Any = None,
         validation_methods: Any = None,
         validation_metrics: Any = None,
+        max_restarts: int = 3,
     ) -> Any:
         """Evaluates on the workers.
 
@@ -354,6 +358,8 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
             callbacks: What is called during evaluation.
             validation_methods: In the place of the Estimator's metrics.
             validation_metrics: Accepted; Analytics Zoo ignored it, too.
+            max_restarts: How often a worker may die: another takes its place and all begin anew. What the
+                user's code raises is raised at once.
 
         Returns:
             The metrics over all rows, the loss as ``val_loss``, and ``num_samples``; with backend
@@ -374,7 +380,8 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
                 "metrics shouldn't be None, please specify the metrics argument when creating this "
                 "estimator."
             )
-        results = self._run(loop.evaluate, options)
+        options = replace(options, places=self._places(self.num_workers))
+        results = self._run(loop.evaluate, options, policy=_again(max_restarts))
         if self._rules.engine_names:
             return self._by_engine_names(results[0], metrics, validation_methods)
         return results[0] if reduce_results else results
@@ -422,6 +429,7 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         profile: bool = False,
         callbacks: Any = None,
         output_cols: Any = None,
+        max_restarts: int = 3,
     ) -> Any:
         """Predicts with the weights of this moment.
 
@@ -432,24 +440,38 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
             profile: Accepted.
             callbacks: What is called during prediction; not for DataFrames of Spark.
             output_cols: For DataFrames of Spark: a column for each output of the model.
+            max_restarts: How often a worker may die; see ``evaluate``.
 
         Returns:
             An array with one row a row of ``data``; ``XShards`` with a "prediction"; or a DataFrame with a
             column "prediction", which is computed when an action asks for it.
         """
         if is_spark_frame(data):
-            return self._predict_lazily(data, batch_size, feature_cols, output_cols, callbacks)
+            given = (feature_cols, output_cols, callbacks)
+            return self._predict_lazily(data, batch_size, *given, _again(max_restarts))
         source = self._source(data, feature_cols, None, has_target=False)
         if not isinstance(source, ArraySource):
             raise InvalidArgumentError("predict wants arrays, tensors or shards")
-        parts = self._run(loop.predict, source, batch_size or 32, tuple(callbacks or ()))
+        options = loop.PredictOptions(
+            batch_size=batch_size or 32,
+            source=source,
+            callbacks=tuple(callbacks or ()),
+            places=self._places(self.num_workers),
+        )
+        parts = self._run(loop.predict, options, policy=_again(max_restarts))
         found = [shard for part in parts for shard in part]
         if isinstance(data, SparkXShards):
             return data.with_predictions(found)
         return stacked([shard.view() for shard in found])
 
     def _predict_lazily(
-        self, frame: Any, batch_size: int | None, features: Any, outputs: Any, callbacks: Any
+        self,
+        frame: Any,
+        batch_size: int | None,
+        features: Any,
+        outputs: Any,
+        callbacks: Any,
+        policy: dict[str, Any],
     ) -> Any:
         from orca.adapters.spark import frames
 
@@ -472,9 +494,14 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         def predict(shard: Shard) -> list[Shard]:
             store = ArrayStore()
             store.put(shard)
-            source = ArraySource(store, has_target=False, as_float32=as_float32)
+            options = loop.PredictOptions(
+                batch_size=rows,
+                source=ArraySource(store, has_target=False, as_float32=as_float32),
+                callbacks=tuple(callbacks or ()),
+                places=self._places(1),
+            )
             found: list[Shard] = running.run(
-                loop.predict, (call, source, rows, tuple(callbacks or ())), workers=1, threads=1
+                loop.predict, (call, options), workers=1, threads=1, **policy
             )[0]
             return found
 
@@ -735,14 +762,22 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
             except InvalidArgumentError:
                 _name_unsendable(arguments)
                 raise
-            if results[0] != loop.SESSION_LOST:
+            if not isinstance(results[0], loop.SessionLost):
                 for gone in forget:
                     with contextlib.suppress(ValueError):  # Another thread's call has said so, too.
                         _dropped.remove(gone)
                 if task in (loop.fit, loop.update_schedulers):
                     self._version = next_version
                 return results
+            if "max_restarts" in policy:  # Deaths that were count.
+                left = policy["max_restarts"] - results[0].restarts
+                policy = policy | {"max_restarts": left}
         raise FailedPreconditionError("the workers cannot keep the model; start the context anew")
+
+    @staticmethod
+    def _places(workers: int) -> Places | None:
+        """Where the workers of the next call are, if their memory is that of one machine."""
+        return Places.of(workers, "was at batch") if current_context().is_local else None
 
     def _send_spec(self) -> Shard:
         spec = self._spec
@@ -804,6 +839,11 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
             (*column_names(features), *column_names(labels if has else None)) if is_frame else ()
         )
         return ArraySource(store, has, is_frame and self._rules.frames_as_float32, columns)
+
+
+def _again(max_restarts: int) -> dict[str, Any]:
+    """What a call without a state does when a worker dies."""
+    return {"on_failure": "restart", "max_restarts": max_restarts}
 
 
 def _name_unsendable(arguments: tuple[Any, ...]) -> None:

@@ -20,20 +20,29 @@ from orca.adapters.torch.commits import Progress, find, leaving_between_steps
 from orca.adapters.torch.devices import device_of_worker
 from orca.adapters.torch.exchanges import DeviceGroup
 from orca.adapters.torch.feeds import Feed, count_rows, spread
+from orca.adapters.torch.places import Places
 from orca.adapters.torch.runner import Runner
 from orca.adapters.torch.session import ModelSpec, Session, make_metrics
 from orca.adapters.torch.trainer import DrivenTrainer, FitOptions, Trainer
 from orca.adapters.torch.trees import pack, unpack
 from orca.data import Shard
 from orca.errors import InvalidArgumentError
-from orca.objects import allgather_object
+from orca.objects import allgather_object, broadcast_object
 from orca.pickles import loads
 
 _log = logging.getLogger("orca")
 _sessions: dict[str, tuple[str, Session]] = {}  # by Estimator: the version of its state
 
-SESSION_LOST = "session lost"
-"""What a task returns when some worker does not have the Estimator's state."""
+
+@dataclass(frozen=True)
+class SessionLost:
+    """What a task returns when some worker does not have the Estimator's state.
+
+    Attributes:
+        restarts: How often the call had begun anew.
+    """
+
+    restarts: int
 
 
 FRAMES = " on frames"
@@ -72,19 +81,22 @@ def _session(call: Call) -> Session | None:
         return session
     if not call.has_state:
         return None
-    spec: ModelSpec = loads(list(call.spec.view()))
     state = call.state
     if isinstance(state, Shard):
         state = loads([bytearray(part) for part in state.view()])  # Tensors want to be written.
-    state = None if state is None else unpack(state)
-    device = device_of_worker(spec.device)
-    group = None if device.type == "cpu" else DeviceGroup()
-    session = Session(spec, state, call.seed, call.is_local, device, group)
+    session = _new_session(call, None if state is None else unpack(state))
     _sessions[call.estimator] = (call.version, session)
     # Nobody says when a frame has been predicted for the last time.
     for name in [name for name in _sessions if name.endswith(FRAMES)][:-_FRAMES_KEPT]:
         del _sessions[name]
     return session
+
+
+def _new_session(call: Call, state: dict[str, Any] | None) -> Session:
+    spec: ModelSpec = loads(list(call.spec.view()))
+    device = device_of_worker(spec.device)
+    group = None if device.type == "cpu" else DeviceGroup()
+    return Session(spec, state, call.seed, call.is_local, device, group)
 
 
 def fit(call: Call, options: FitOptions) -> Any:
@@ -110,11 +122,17 @@ def _threads(count: int | None) -> Iterator[None]:
 
 def _fit(call: Call, options: FitOptions) -> Any:
     progress = find(options.ledger)
-    session = _session(call) if progress is None else _resumed(call, progress)
+    if progress is not None:
+        session: Session | None = _resumed(call, progress)
+    elif (kept := _last_checkpoint(options)) is not None:
+        progress = Progress.of(kept.pop("progress"))
+        session = _new_session(call, kept)
+        _say_where(session, progress, ", from the last checkpoint")
+    else:
+        session = _session(call)
+        progress = None if options.resume is None else Progress.of(unpack(options.resume))
     if session is None:
-        return SESSION_LOST
-    if progress is None and options.resume is not None:
-        progress = Progress.of(unpack(options.resume))
+        return SessionLost(running.attempt())
     if progress is not None:
         _set_buffers(session, progress.buffers)
     session.may_fuse = progress is None or progress.record.may_fuse
@@ -154,26 +172,27 @@ def _fit(call: Call, options: FitOptions) -> Any:
     runner.begin()
     # Steps that were asked for count, not epochs.
     many = itertools.count() if options.max_steps is not None else range(len(stats), options.epochs)
-    for _ in many:
-        steps_before = session.global_step
-        runner.call("before_train_epoch", "on_epoch_begin", session.epoch)
-        found = trainer.epoch(feed)
-        scores: dict[str, Any] = {}
-        if validation is not None:
-            scores = _evaluate(session, validation, options.metrics, runner)
-            found |= {_validation_name(key): value for key, value in scores.items()}
-        stats.append(found)
-        trainer.finished(found)
-        runner.epoch_stats = found
-        trainer.epoch_ended(scores)
-        session.epoch += 1
-        runner.call("after_train_epoch", "on_epoch_end", session.epoch, found)
-        made_steps = session.global_step > steps_before or resumed
-        resumed = False
-        if trainer.is_over() or (not made_steps and options.max_steps is not None):
-            break
-        if runner.must_stop():
-            break
+    with trainer.keeping_checkpoints():
+        for _ in many:
+            steps_before = session.global_step
+            runner.call("before_train_epoch", "on_epoch_begin", session.epoch)
+            found = trainer.epoch(feed)
+            scores: dict[str, Any] = {}
+            if validation is not None:
+                scores = _evaluate(session, validation, options.metrics, runner)
+                found |= {_validation_name(key): value for key, value in scores.items()}
+            stats.append(found)
+            trainer.finished(found)
+            runner.epoch_stats = found
+            trainer.epoch_ended(scores)
+            session.epoch += 1
+            runner.call("after_train_epoch", "on_epoch_end", session.epoch, found)
+            made_steps = session.global_step > steps_before or resumed
+            resumed = False
+            if trainer.is_over() or (not made_steps and options.max_steps is not None):
+                break
+            if runner.must_stop():
+                break
     state = session.state()
     _sessions[call.estimator] = (call.next_version, session)
     runner.call("after_run", "on_train_end", stats[-1] if stats else None)
@@ -184,16 +203,29 @@ def _fit(call: Call, options: FitOptions) -> Any:
 def _resumed(call: Call, progress: Progress) -> Session:
     """A session like the one that was interrupted."""
     _sessions.pop(call.estimator, None)
-    spec: ModelSpec = loads(list(call.spec.view()))
-    session = Session(spec, progress.state(), call.seed, call.is_local)
+    session = _new_session(call, progress.state())
     session.last_loss = progress.commit.last_loss
+    _say_where(session, progress)
+    return session
+
+
+def _last_checkpoint(options: FitOptions) -> dict[str, Any] | None:
+    """What this ``fit`` wrote before it began anew; all workers ask together."""
+    if running.attempt() == 0 or options.checkpoints is None or options.trigger is None:
+        return None
+    newest = options.checkpoints.newest() if running.rank() == 0 else None
+    found: dict[str, Any] | None = broadcast_object(newest)
+    return found
+
+
+def _say_where(session: Session, progress: Progress, whence: str = "") -> None:
     if running.rank() == 0:
         _log.warning(
-            "a worker was lost; training goes on behind step %d of epoch %d",
+            "a worker was lost; training goes on behind step %d of epoch %d%s",
             progress.commit.index,
             session.epoch + 1,
+            whence,
         )
-    return session
 
 
 def _of_this_worker(workers: list[dict[str, Any]]) -> dict[str, Any]:
@@ -230,18 +262,21 @@ class EvaluateOptions:
     callbacks: tuple[Any, ...] = ()
     info: dict[str, Any] | None = None
     profile: bool = False
+    places: Places | None = None
 
 
 def evaluate(call: Call, options: EvaluateOptions) -> Any:
     """Evaluates; every worker returns the same metrics."""
+    if options.places is not None:
+        options.places.check()
     session = _session(call)
     if session is None:
-        return SESSION_LOST
+        return SessionLost(running.attempt())
     begin = time.perf_counter()
     feed = options.source.open(options.batch_size, session.spec.config, False, session.gatherers)
     runner = Runner(session, list(options.callbacks), {})
     runner.call("before_run")
-    found = _evaluate(session, feed, options.metrics, runner, options.num_steps, options.info)
+    found = _evaluate(session, feed, options.metrics, runner, options)
     runner.call("after_run")
     if options.profile:
         found["profile"] = {"mean_validation_s": time.perf_counter() - begin}
@@ -253,13 +288,17 @@ def _evaluate(
     feed: Feed,
     wanted: tuple[Any, ...],
     runner: Runner,
-    num_steps: int | None = None,
-    info: dict[str, Any] | None = None,
+    options: EvaluateOptions | None = None,
 ) -> dict[str, Any]:
     metrics = make_metrics(wanted)
-    batches = session.batches(
-        itertools.islice(feed.epoch(0, 0), num_steps), threaded=not feed.runs_user_code
+    steps, info, places = (
+        (None, None, None) if options is None else (options.num_steps, options.info, options.places)
     )
+    batches = session.batches(
+        itertools.islice(feed.epoch(0, 0), steps), threaded=not feed.runs_user_code
+    )
+    if places is not None:
+        batches = places.watched(batches)
     runner.call("before_val_epoch")
     watched = runner.suspects.watched(feed, batches)
     if session.operator_validates():
@@ -338,12 +377,25 @@ def _score(
 _SHARD_BYTES = 64 << 20
 
 
-def predict(call: Call, source: Any, batch_size: int, callbacks: tuple[Any, ...]) -> Any:
+@dataclass(frozen=True)
+class PredictOptions:
+    """The arguments of one ``predict``."""
+
+    batch_size: int
+    source: Any
+    callbacks: tuple[Any, ...] = ()
+    places: Places | None = None
+
+
+def predict(call: Call, options: PredictOptions) -> Any:
     """Predicts; returns this worker's rows, in order, in shards of some size: there may be many."""
+    if options.places is not None:
+        options.places.check()
     session = _session(call)
     if session is None:
-        return SESSION_LOST
-    runner = Runner(session, list(callbacks), {})
+        return SessionLost(running.attempt())
+    source = options.source
+    runner = Runner(session, list(options.callbacks), {})
     # Whole runs of rows, so that the parts only have to be put behind each other.
     rank, world, rows = running.rank(), running.world_size(), len(source.store)
     begin, end = rank * rows // world, (rank + 1) * rows // world
@@ -353,8 +405,11 @@ def predict(call: Call, source: Any, batch_size: int, callbacks: tuple[Any, ...]
     waiting = 0
     runner.call("before_pred_epoch")
     with torch.no_grad():
-        slices = ((batch, 0) for batch in source.slices(begin, end, batch_size))
-        for index, (batch, _) in enumerate(session.batches(slices, threaded=True)):
+        slices = ((batch, 0) for batch in source.slices(begin, end, options.batch_size))
+        batches = session.batches(slices, threaded=True)
+        if options.places is not None:
+            batches = options.places.watched(batches)
+        for index, (batch, _) in enumerate(batches):
             runner.batch, runner.batch_idx = spread(list(batch)), index
             runner.call("before_pred_iter")
             if runner.main is not None:
@@ -416,7 +471,7 @@ def update_schedulers(call: Call, metric: float | None) -> Any:
     """One step of every scheduler; with a metric for those that want one."""
     session = _session(call)
     if session is None:
-        return SESSION_LOST
+        return SessionLost(running.attempt())
     for scheduler in session.schedulers:
         if metric is None:
             scheduler.step()

@@ -9,8 +9,10 @@ import math
 import os
 import pickle
 import time
+import uuid
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,22 +29,54 @@ _log = logging.getLogger("orca")
 _KEEP = 5  # Checkpoints of one training.
 
 
+@dataclass(frozen=True)
+class CheckpointPlace:
+    """Where the checkpoints of one ``fit`` are.
+
+    Attributes:
+        folder: ``<model_dir>/models/<time>``.
+        fit: Tells them from those of another ``fit`` in the same second.
+    """
+
+    folder: str
+    fit: str
+
+    @classmethod
+    def below(cls, model_dir: str) -> CheckpointPlace:
+        """A new one, in the driver."""
+        folder = Path(model_dir) / "models" / time.strftime("%Y-%m-%d_%H-%M-%S")
+        return cls(str(folder), uuid.uuid4().hex)
+
+    def newest(self) -> dict[str, Any] | None:
+        """The state of the last one from which this ``fit`` can go on as if nothing had happened."""
+        store = _core.CheckpointStore(self.folder)
+        for iteration in reversed(store.list()):
+            try:
+                checkpoint = store.open(iteration)
+            except OrcaError as error:
+                _log.warning("checkpoint %d is passed over: %s", iteration, error)
+                continue
+            if json.loads(checkpoint.fields).get("fit") == self.fit:
+                return _read(checkpoint)
+        return None
+
+
 class Checkpoints:
     """Writes ``<folder>/models/<time>/model.<iteration>`` beside training, when a trigger fires.
 
     Args:
-        folder: The Estimator's ``model_dir``.
+        place: Where they go.
         trigger: An engine's trigger.
     """
 
-    def __init__(self, folder: str, trigger: Any) -> None:
+    def __init__(self, place: CheckpointPlace, trigger: Any) -> None:
         self._trigger = trigger
+        self._fit = place.fit
         self._last = -1
         self._is_due = False
-        stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
         self._writer: Any = None
         if running.rank() == 0:
-            where = Path(folder) / "models" / stamp
+            where = Path(place.folder)
             where.mkdir(parents=True, exist_ok=True)
             self._writer = _core.AsyncWriter(str(where), _KEEP)
 
@@ -58,16 +92,18 @@ class Checkpoints:
         *,
         epoch_ended: bool,
         is_last: bool = False,
+        is_exact: bool = True,
     ) -> bool:
         """Asks the trigger, on all workers alike; says whether a checkpoint is written.
 
         Args:
             session: What is trained.
             loss: Of the step.
-            progress: Says how far the ``fit`` is.
+            progress: Says how far the ``fit`` is; called on all workers.
             epoch_ended: Whether its epoch is done, with its validation and the schedulers' steps.
             is_last: Whether the epoch has no other step. It is written when the epoch has ended: who
                 goes on from there does not train the epoch again.
+            is_exact: Whether who goes on from there trains on every row as often as if he had never stopped.
         """
         epoch = session.epoch + 1 + epoch_ended
         fires = self._trigger.fires(epoch, session.global_step, loss) or self._is_due
@@ -75,11 +111,12 @@ class Checkpoints:
         if not fires or is_last or self._last == session.global_step:
             return False
         self._last = session.global_step
-        state = session.state(epoch=session.epoch + epoch_ended)
+        state = session.state(epoch=session.epoch + epoch_ended) | {"progress": progress()}
         if self._writer is not None:
-            parts, fields = to_parts(unpack(state | {"progress": progress()}))
+            parts, fields = to_parts(unpack(state))
             place = (session.global_step, int(state["epoch"]), 0)
-            self._writer.submit(place, parts, json.dumps(fields))
+            whose = {"fit": self._fit} if is_exact else {}
+            self._writer.submit(place, parts, json.dumps(fields | whose))
         return True
 
     def close(self) -> None:

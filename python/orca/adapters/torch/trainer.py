@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import math
@@ -15,9 +16,9 @@ import torch
 
 from orca import running
 from orca.adapters.torch.block_state import BlockState, own_blocks
-from orca.adapters.torch.commits import Commits, Progress
+from orca.adapters.torch.commits import Commits, Progress, gather_notes
 from orca.adapters.torch.feeds import Feed, split_batch
-from orca.adapters.torch.records import Checkpoints, Summary, is_number
+from orca.adapters.torch.records import CheckpointPlace, Checkpoints, Summary, is_number
 from orca.adapters.torch.replicas import DrivenReplicas
 from orca.adapters.torch.runner import Runner
 from orca.adapters.torch.session import Session
@@ -54,8 +55,8 @@ class FitOptions:
     profile: bool = False
     callbacks: tuple[Any, ...] = ()
     info: dict[str, Any] | None = None
-    model_dir: str | None = None
-    trigger: Any = None
+    checkpoints: CheckpointPlace | None = None
+    trigger: Any = None  # of checkpoints
     summary: str | None = None
     tags: dict[str, str] = field(default_factory=dict)
     use_tqdm: bool = False
@@ -175,6 +176,7 @@ class Trainer:
         self._progress, self._is_pending = progress, False
         self._stats = [] if progress is None else list(progress.record.stats)
         self._cursor = 0, _Losses()
+        self._rows = self._batches = 0  # of this worker, in this epoch
         self._commits = (
             None
             if options.ledger is None
@@ -187,8 +189,8 @@ class Trainer:
         self._is_first = True
         self._summary = Summary(options.summary, options.tags)
         self._checkpoints = (
-            Checkpoints(options.model_dir, Trigger.convert_trigger(options.trigger))
-            if options.model_dir is not None and options.trigger is not None
+            Checkpoints(options.checkpoints, Trigger.convert_trigger(options.trigger))
+            if options.checkpoints is not None and options.trigger is not None
             else None
         )
         if self._checkpoints is not None and progress is not None:
@@ -226,7 +228,14 @@ class Trainer:
 
     def _progress_at(self, index: int, losses: _Losses) -> dict[str, Any]:
         """What a checkpoint says beside the state: who loads it goes on behind this step of the epoch."""
-        notes = [] if self._commits is None or index == 0 else self._commits.notes()
+        notes: list[Any] = []  # At an epoch's begin there is nothing to say.
+        if index > 0:
+            commits, session = self._commits, self._session
+            notes = (
+                commits.notes()
+                if commits is not None and commits.has_commit
+                else gather_notes(session, self._rows, self._batches)
+            )
         sync = self._session.sync
         return {
             "index": index,
@@ -250,6 +259,16 @@ class Trainer:
         if self._checkpoints is not None:
             self._checkpoints.close()
 
+    @contextlib.contextmanager
+    def keeping_checkpoints(self) -> Iterator[None]:
+        """When training breaks off inside, it returns with all checkpoints on the disk: who goes on looks there."""
+        try:
+            yield
+        except BaseException:
+            if self._checkpoints is not None:
+                self._checkpoints.close()
+            raise
+
     def epoch(self, feed: Feed) -> dict[str, Any]:
         """One pass over this worker's batches; returns its statistics."""
         session, options = self._session, self._options
@@ -269,7 +288,7 @@ class Trainer:
         stops = False
         if self._is_pending:  # The last step was finished after a death.
             self._is_pending, total = False, (0.0, self._loss, 0)
-            self._cursor = start, losses
+            self._cursor, self._rows, self._batches = (start, losses), rows_done, batches
             self._after_step(total, is_last=start == feed.steps)
             logs = {"train_loss": self._loss, "num_samples": 0}
             runner.call("after_train_iter", "on_batch_end", start - 1, logs)
@@ -325,7 +344,7 @@ class Trainer:
             if self._policy.went_on:
                 losses.add(total)
                 self._loss = total[1]
-            self._cursor = index + 1, losses
+            self._cursor, self._rows, self._batches = (index + 1, losses), rows_done, batches
             commits = self._commits is not None and self._commits.prepare()
             self._after_step(total, is_last=index + 1 == feed.steps)
             progress.step(index, total)
@@ -366,8 +385,7 @@ class Trainer:
         """The step to begin with, what this worker has done before, and the losses."""
         session, progress, self._progress = self._session, self._progress, None
         if progress is not None:
-            for number in range(session.epoch - len(self._stats), session.epoch):
-                feed.skip(number, self._options.seed)
+            self._skip_epochs(feed)
         if progress is not None and progress.commit.index > 0:
             commit = progress.commit
             session.buffers_before = unpack(progress.record.before)
@@ -379,6 +397,11 @@ class Trainer:
         if self._commits is not None:
             self._commits.begin_epoch(_Losses())
         return 0, 0, 0, _Losses()
+
+    def _skip_epochs(self, feed: Feed) -> None:
+        """Those of this ``fit`` that are done."""
+        for number in range(self._session.epoch - len(self._stats), self._session.epoch):
+            feed.skip(number, self._options.seed)
 
     def _fetch(self, stream: Iterator[Any], feed: Feed, index: int, place: int = 0) -> Any:
         """A batch and its rows: of a step, or of the block at a place among this worker's; -1: the end."""
@@ -601,7 +624,10 @@ class DrivenTrainer(Trainer):
 
     def epoch(self, feed: Feed) -> dict[str, Any]:
         """One pass over this worker's batches; returns its statistics."""
-        session = self._session
+        session, progress, self._progress = self._session, self._progress, None
+        if progress is not None:
+            self._skip_epochs(feed)
+        self._seed(0)  # An epoch that is made again has the same random numbers.
         session.note_buffers()
         if session.sync is not None and session.sync.is_outdated():
             session.drive("a training loop of its own")
@@ -666,6 +692,11 @@ class DrivenTrainer(Trainer):
             else "",
         )
 
+    def begin_step(self) -> None:
+        """This worker has a batch for the next step."""
+        if self._commits is not None:
+            self._commits.mark_step()
+
     def watch_step(self) -> None:
         """The others make a step, and this worker has no batch left."""
         self._session.global_step += 1
@@ -682,6 +713,7 @@ class DrivenTrainer(Trainer):
                 lambda: self._progress_at(0, _Losses()),  # From the begin of the epoch.
                 epoch_ended=False,
                 is_last=is_last,
+                is_exact=False,  # A loop of the user's cannot begin in the middle.
             )
 
     def _counted(self, steps: _Steps, feed: Feed) -> Iterator[Any]:
@@ -749,6 +781,7 @@ class _Steps:
         for _, batch, rows in self._stream:
             if not self._meet(True, self._trainer.wants_stop()):
                 return
+            self._trainer.begin_step()
             self._sync.rows = self._last = rows
             self.count, self.rows = self.count + 1, self.rows + rows
             yield batch
