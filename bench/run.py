@@ -79,6 +79,13 @@ GOALS = {
     "ddp2-gloo/64": ("DDP, LeNet, batch 64, steps/s against gloo", None),
     "ddp2-limit/256": ("DDP, LeNet, batch 256, against DDP with a hook that sends nothing", None),
     "ddp2-gloo/256": ("DDP, LeNet, batch 256, steps/s against gloo", None),
+    "lenet-gloo/4": (
+        "Estimator, LeNet, 2 workers, batch 4 a worker, time an image, against DDP over gloo",
+        2.4,
+    ),
+    "lenet-limit/4": ("... against two processes without synchronisation", 0.93),
+    "crowd-gloo/32": ("Estimator, LeNet, 4 workers on 2 cores, against DDP over gloo", 1.5),
+    "crowd-limit/32": ("... against four processes without synchronisation", None),
     "lenet-gloo/32": (
         "Estimator, LeNet, 2 workers, batch 32 a worker, time an image, against DDP over gloo",
         1.6,
@@ -111,6 +118,17 @@ GOALS = {
     "update-staged-limit": ("... to a staging area", 0.85),
     "update-fused": ("... from Python, against torch.optim.Adam(fused=True)", 0.9),
     "update-torch": ("... against torch.optim.Adam", 5),
+    "step-fused": (
+        "gradients of 25 M parameters of 2 workers joined, Adam, weights there for both, against gloo and fused Adam",
+        8,
+    ),
+    "step-default": ("... against gloo and torch's default Adam", 12),
+    "step-copied": ("... with the copy of the gradients, against gloo and fused Adam", None),
+    "checkpoint-stall": (
+        "a checkpoint of 400 MB while training goes on: how much longer its step is, against torch.save",
+        1 / 0.12,
+    ),
+    "checkpoint-whole": ("... how much longer the training is", None),
     "script-torchrun": ("a whole program, 2 epochs at batch 32 a worker, against torchrun", 1.7),
     "script-spark": ("... against Spark's TorchDistributor", 2.5),
     "script-ray": ("... against Ray Train", 3.5),
@@ -171,6 +189,7 @@ PARTS = [
     "spark",
     "ddp",
     "update",
+    "step",
     "estimator",
     "recovery",
     "mpi",
@@ -358,9 +377,12 @@ def main() -> None:
             for name, wheel in (("ray", "ray"), ("spark", "pyspark"))
         ]
         program = [sys.executable, str(ROOT / "bench" / "estimator_bench.py")]
-        for part in ("lenet", "single", "infer", "start", "mlp", "deterministic"):
+        for part in ("lenet", "crowd", "single", "infer", "start", "mlp", "deterministic"):
             results |= run([*program, part])
         results |= run([*program, "script", *peers])
+    if "step" in wanted:
+        for part in ("step", "checkpoint"):
+            results |= run([sys.executable, str(ROOT / "bench" / "step_bench.py"), part])
     if "recovery" in wanted:
         program = [sys.executable, str(ROOT / "bench" / "recovery_bench.py")]
         ray = environment("ray", "torch==", "numpy==") / "bin" / "python"

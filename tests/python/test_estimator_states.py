@@ -121,6 +121,40 @@ def test_optimizer_state_keeps_its_own_types(
     est.shutdown()
 
 
+def leaves(tree: Any) -> Iterator[tuple[str, bytes]]:
+    if isinstance(tree, dict | list | tuple):
+        for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from ((f"{key}/{name}", bits) for name, bits in leaves(value))
+    elif isinstance(tree, torch.Tensor):
+        yield "", tree.numpy().tobytes()
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_a_checkpoint_has_the_bits_of_its_step_whatever_is_trained_meanwhile(
+    workers: int, tmp_path: Path
+) -> None:
+    data = checks.rows(240)
+    est = checks.estimator(workers, model_dir=str(tmp_path))
+    # One after the other: some are made while the one before is being written.
+    est.fit(data, epochs=1, batch_size=8, checkpoint_trigger=SeveralIteration(1))
+    found = sorted(int(path.name.split(".")[1]) for path in tmp_path.glob("models/*/model.*"))
+    assert found
+    assert found[-1] == 30
+    for step in found:
+        kept, stopped = checks.estimator(workers), checks.estimator(workers)
+        kept.load_orca_checkpoint(str(tmp_path), version=step)
+        stopped.fit(data, epochs=1, batch_size=8, max_steps=step)
+        bits, expected = (
+            {name: bits for name, bits in leaves(e.get_state_dict()) if "progress" not in name}
+            for e in (kept, stopped)
+        )
+        assert expected
+        assert bits == expected, step
+        for each in (kept, stopped):
+            each.shutdown()
+    est.shutdown()
+
+
 @pytest.mark.parametrize("elementwise", [True, False])
 def test_precise_state_makes_the_same_steps_as_in_one_process(
     elementwise: bool, tmp_path: Path

@@ -21,9 +21,12 @@ import torch
 from orca import running
 from orca._native import _core
 from orca.adapters.torch.names import plain_state
+from orca.adapters.torch.shared_state import SharedState
 from orca.adapters.torch.trees import type_name, unpack
+from orca.data.arrays import SharedBlock
 from orca.errors import FailedPreconditionError, InvalidArgumentError, OrcaError
 from orca.generations import Generation
+from orca.objects import broadcast_object
 
 _log = logging.getLogger("orca")
 _KEEP = 5  # Checkpoints of one training.
@@ -75,6 +78,8 @@ class Checkpoints:
         self._last = -1
         self._is_due = False
         self._writer: Any = None
+        self._submitted = 0
+        self._copies: list[SharedBlock] = []
         if running.rank() == 0:
             where = Path(place.folder)
             where.mkdir(parents=True, exist_ok=True)
@@ -112,12 +117,26 @@ class Checkpoints:
             return False
         self._last = session.global_step
         state = session.state(epoch=session.epoch + epoch_ended) | {"progress": progress()}
+        copies = self._copy(session.sync)
         if self._writer is not None:
-            parts, fields = to_parts(unpack(state))
+            parts, fields = to_parts(unpack(state, copies))
+            self._submitted += 1
             place = (session.global_step, int(state["epoch"]), 0)
             whose = {"fit": self._fit} if is_exact else {}
             self._writer.submit(place, parts, json.dumps(fields | whose))
         return True
+
+    def _copy(self, sync: Any) -> dict[int, SharedBlock]:
+        """Copies of shared memory by its addresses, unless the last ones are still being written: then rank 0 makes its own."""
+        if not isinstance(sync, SharedState):
+            return {}
+        writer = self._writer
+        is_idle = writer is None or writer.saved + writer.replaced == self._submitted
+        if not broadcast_object(is_idle):
+            return {}
+        self._copies = sync.copies(self._copies)
+        places = [block.address for block in sync.regions()]
+        return dict(zip(places, self._copies, strict=True))
 
     def close(self) -> None:
         """Returns when all is on the disk, or cannot be."""

@@ -317,6 +317,25 @@ class SharedState:
         """The memory that steps change."""
         return [self._weights, *(self._banks[name] for name in sorted(self._banks))]
 
+    def copies(self, old: list[SharedBlock]) -> list[SharedBlock]:
+        """The regions as they are now; every worker copies a part of each.
+
+        Args:
+            old: Copies that nobody needs any more. They are written to if they fit.
+        """
+        regions = self.regions()
+        if [block.nbytes for block in old] != [block.nbytes for block in regions]:
+            old = [shared_block(block.nbytes) for block in regions]
+        for block, copy in zip(regions, old, strict=True):
+            begin, end = (
+                block.nbytes * rank // self._world for rank in (self._rank, self._rank + 1)
+            )
+            copy.array("uint8", (end - begin,), begin)[:] = block.array(
+                "uint8", (end - begin,), begin
+            )
+        running.barrier()
+        return old
+
     def pieces(self) -> list[tuple[int, int, int]]:
         """What this worker changes in a step: the number of a region, where in it, and how many bytes."""
         regions = [(region.address, region.nbytes) for region in self.regions()]

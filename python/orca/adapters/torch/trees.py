@@ -97,10 +97,18 @@ def pack(tree: Any) -> Any:
     return map_leaves(tree, lambda leaf: _packed(leaf) if isinstance(leaf, torch.Tensor) else leaf)
 
 
-def unpack(tree: Any) -> Any:
-    """A tree of tensors that belong to the caller, in the CPU's memory."""
+def unpack(tree: Any, copies: dict[int, SharedBlock] | None = None) -> Any:
+    """A tree of tensors that belong to the caller, in the CPU's memory.
+
+    Args:
+        tree: Of what ``pack`` gives, and others.
+        copies: Blocks that have already been copied, by the address of the original.
+    """
 
     def own(leaf: Any) -> Any:
+        if isinstance(leaf, BlockTensor) and copies and leaf.block.address in copies:
+            copy = copies[leaf.block.address]
+            return BlockTensor(copy, leaf.dtype, leaf.shape, leaf.offset).tensor()
         if isinstance(leaf, BlockTensor | _Packed | _PackedSparse):
             return leaf.tensor().clone()
         if isinstance(leaf, torch.Tensor):
