@@ -142,7 +142,7 @@ class Dies(Callback):
         folder.mkdir(exist_ok=True)
 
     def before_run(self, runner: Any) -> None:
-        (self.folder / f"pid.{os.getpid()}").touch()
+        (self.folder / f"rank{orca.rank()}.{os.getpid()}").touch()
 
     def after_train_iter(self, runner: Any) -> None:
         mark = self.folder / f"killed.{runner.global_step}"
@@ -184,18 +184,20 @@ def test_a_worker_that_dies_changes_no_bit(tmp_path, model, optimizer):
 
 @contextlib.contextmanager
 def _kills(folder: Path, seed: int) -> Iterator[None]:
-    """Kills workers at any moment."""
+    """Kills workers at any moment; not the same rank twice, which at the same step would be an error."""
     chance, over = random.Random(seed), threading.Event()
 
     def kill() -> None:
+        last = ""
         for _ in range(5):
             if over.wait(chance.uniform(0.01, 0.2)):
                 return
-            pids = [int(file.suffix[1:]) for file in folder.glob("pid.*")]
-            alive = [pid for pid in pids if Path(f"/proc/{pid}").exists()]
-            if alive:
+            found = [(file.stem, int(file.suffix[1:])) for file in sorted(folder.glob("rank*"))]
+            alive = [each for each in found if Path(f"/proc/{each[1]}").exists()]
+            if others := [each for each in alive if each[0] != last]:
+                last, pid = chance.choice(others)
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(chance.choice(alive), signal.SIGKILL)
+                    os.kill(pid, signal.SIGKILL)
 
     thread = threading.Thread(target=kill)
     thread.start()

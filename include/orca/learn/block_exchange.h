@@ -24,7 +24,7 @@ namespace orca::learn {
 /// along one binary tree over all blocks, a node of which has blocks from a multiple of its size
 /// on: a worker adds up what lies in whole nodes of its own, and the rest is added when all have
 /// met. So every sum is one of the same two numbers, whoever has which block, and a worker keeps
-/// no more sums than the tree is high, twice.
+/// at most two sums for each level of the tree.
 ///
 /// A step of every worker is: Add for its blocks in ascending order (those without rows may be left
 /// out), Meet, Reduce, then everybody may read the bank, and Leave. Not thread-safe: one thread

@@ -151,7 +151,7 @@ std::optional<std::vector<T>> TreeSum(Step& step, std::size_t tensor, std::size_
     return sum;
   }
   auto left = TreeSum<T>(step, tensor, begin, size / 2);
-  const auto right = TreeSum<T>(step, tensor, begin + size / 2, size / 2);
+  auto right = TreeSum<T>(step, tensor, begin + size / 2, size / 2);
   if (!left) return right;
   if (right)
     for (std::size_t i = 0; i < left->size(); ++i) (*left)[i] = (*left)[i] + (*right)[i];

@@ -27,6 +27,7 @@ from orca import running
 from orca._native import _core
 from orca.adapters.torch.block_state import LEAST_ROWS, own_blocks
 from orca.adapters.torch.suspects import note, shape_of
+from orca.adapters.torch.trees import map_leaves
 from orca.creators import once_a_node
 from orca.data import ArrayStore
 from orca.errors import InvalidArgumentError
@@ -209,7 +210,8 @@ class _ArrayFeed(Feed):
             borders = [_core.share_of(rows, block, self.blocks, LEAST_ROWS) for block in own]
             first, _ = borders[0]
             for begin, end in borders:
-                yield _rows_of(made, begin - first, end - first), end - begin
+                part = _rows_of(made, begin - first, end - first)
+                yield map_leaves(part, _aligned), end - begin
 
     def row_numbers(self, batch: int) -> list[Any] | None:
         # The order is the engine's: numbers in the place of rows come in the same one.
@@ -249,6 +251,12 @@ def _rows_of(value: Any, begin: int, end: int) -> Any:
     if isinstance(value, dict):
         return {key: _rows_of(item, begin, end) for key, item in value.items()}
     return value[begin:end]
+
+
+def _aligned(leaf: Any) -> Any:
+    """The leaf, at the begin of a cache line: some kernels round otherwise elsewhere."""
+    is_fine = not isinstance(leaf, torch.Tensor) or leaf.data_ptr() % 64 == 0
+    return leaf if is_fine else leaf.clone()
 
 
 def count_rows(batch: Any) -> int:
@@ -403,6 +411,8 @@ class _LoaderFeed(Feed):
                 except Exception as error:
                     self._blame(share, error)
                     raise
+                if self.blocks:
+                    batch = map_leaves(batch, _aligned)
                 yield batch, 1 if self._single else len(share)
             else:
                 yield None, 0

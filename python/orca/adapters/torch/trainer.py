@@ -426,7 +426,7 @@ class Trainer:
             if rows > 0:
                 self._seed(1, place)
                 with suspects:
-                    loss, weight = self._forward_backward(map_leaves(batch, _aligned), rows)
+                    loss, weight = self._forward_backward(batch, rows)
                 is_sum = self._policy.is_sum
                 if not sync.add(block, float(weight), loss, rows, is_sum=is_sum) and bad is None:
                     bad = index * len(self._own) + place, batch
@@ -540,12 +540,6 @@ class Trainer:
             session.criterion.rule,
             "; batch norms see the rows of all workers" if session.joins_norms else "",
         )
-
-
-def _aligned(leaf: Any) -> Any:
-    """The leaf, at the begin of a cache line: some kernels round otherwise elsewhere."""
-    is_fine = not isinstance(leaf, torch.Tensor) or leaf.data_ptr() % 64 == 0
-    return leaf if is_fine else leaf.clone()
 
 
 def _storable(value: Any) -> Any:
