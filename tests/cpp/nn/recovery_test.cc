@@ -38,6 +38,7 @@ struct NetImpl : torch::nn::Module {
     register_module("last", last);
   }
   Tensor forward(const Tensor& x) {
+    if (!is_training() && ::unlink((Folder() / "predict").c_str()) == 0) ::raise(SIGKILL);
     const Tensor hidden = torch::relu(norm(first(x)));
     return last(torch::dropout(hidden, 0.3, is_training())).squeeze(1);
   }
@@ -313,7 +314,9 @@ TEST_F(RecoveryTest, TheOthersGoOnWithoutIt) {
   EXPECT_LT(found.stats[2].train_loss, found.stats[0].train_loss);
 }
 
-std::string ErrorOf(const EstimatorOptions& own, const FitOptions& options) {
+std::string ErrorOf(const EstimatorOptions& own, FitOptions options) {
+  options.batch_size = kBatch;
+  options.shuffle = false;
   const Data data = MakeData();
   static const auto context = Context::Start({.cores = 2, .agent = ORCA_TEST_AGENT});
   Estimator estimator(*context, own);
@@ -333,7 +336,7 @@ TEST_F(RecoveryTest, AStepThatKillsWhoeverMakesItIsAnError) {
   Arm("always.", {3});
   for (const auto optimizer : {MakeAdam, MakeLbfgs}) {
     fs::remove(Folder() / "deaths");
-    EXPECT_THAT(ErrorOf(Options(optimizer, 1), {.batch_size = kBatch, .max_restarts = 50}),
+    EXPECT_THAT(ErrorOf(Options(optimizer, 1), {.max_restarts = 50}),
                 HasSubstr("rank 0 died twice while it made step"));
     EXPECT_EQ(Deaths(), 2);
   }
@@ -341,16 +344,14 @@ TEST_F(RecoveryTest, AStepThatKillsWhoeverMakesItIsAnError) {
 
 TEST_F(RecoveryTest, TooManyDeathsAreAnError) {
   Arm("once.", {0, 1, 2, 3});
-  EXPECT_THAT(ErrorOf(Options(MakeAdam, 2), {.batch_size = kBatch, .max_restarts = 1}),
+  EXPECT_THAT(ErrorOf(Options(MakeAdam, 2), {.max_restarts = 1}), HasSubstr("SIGKILL"));
+  EXPECT_THAT(ErrorOf(Options(MakeAdam, 2), {.on_failure = OnFailure::kRaise}),
               HasSubstr("SIGKILL"));
-  EXPECT_THAT(
-      ErrorOf(Options(MakeAdam, 2), {.batch_size = kBatch, .on_failure = OnFailure::kRaise}),
-      HasSubstr("SIGKILL"));
 }
 
 TEST_F(RecoveryTest, WhatTheModelThrowsIsThrownAtOnce) {
   Arm("throws.", {2});
-  EXPECT_THAT(ErrorOf(Options(MakeAdam, 2), {.batch_size = kBatch}), HasSubstr("mine"));
+  EXPECT_THAT(ErrorOf(Options(MakeAdam, 2), {}), HasSubstr("mine"));
   EXPECT_EQ(Deaths(), 0);
 }
 
@@ -364,6 +365,10 @@ TEST_F(RecoveryTest, EvaluateAndPredictBeginAnew) {
   EXPECT_EQ(found.rows, expected.rows);
   EXPECT_EQ(found.loss, expected.loss);
   EXPECT_EQ(found.at("MSE"), expected.at("MSE"));
+  const Tensor predicted = estimator.Predict({data.x}, 16);
+  std::ofstream(Folder() / "predict") << 0;
+  EXPECT_TRUE(torch::equal(estimator.Predict({data.x}, 16), predicted));
+  EXPECT_FALSE(fs::exists(Folder() / "predict"));
 }
 
 }  // namespace
