@@ -25,6 +25,7 @@
 #include "orca/learn/commit_log.h"
 #include "orca/learn/flat_layout.h"
 #include "orca/learn/gradient_exchange.h"
+#include "orca/learn/places.h"
 #include "orca/learn/redo_log.h"
 #include "orca/learn/undo_log.h"
 
@@ -271,6 +272,30 @@ class PyRedoLog {
   std::vector<nb::object> rules_;
 };
 
+/// The places of a call's workers, and the memory that they are in.
+class PyPlaces {
+ public:
+  using Death = std::tuple<int, std::uint64_t, bool>;  // rank, place, whether it is the same again
+
+  PyPlaces(std::shared_ptr<SharedBlock> block, int world)
+      : block_(std::move(block)), places_(block_->bytes(), world) {}
+
+  void Enter(int rank, std::uint64_t number) { places_.Enter(rank, number); }
+  std::optional<Death> Find(const std::vector<bool>& are_new) const {
+    const auto death = places_.Find(are_new);
+    if (!death) return std::nullopt;
+    return Death(death->rank, death->place, death->is_again);
+  }
+  void Settle(const std::optional<Death>& death) {
+    if (!death) return places_.Settle(std::nullopt);
+    places_.Settle(learn::Places::Death{.rank = std::get<0>(*death), .place = std::get<1>(*death)});
+  }
+
+ private:
+  std::shared_ptr<SharedBlock> block_;
+  learn::Places places_;
+};
+
 learn::UndoLog::Shape MakeShape(int world, std::uint64_t pieces, std::uint64_t buffers,
                                 std::vector<std::uint64_t> regions) {
   return {.world = world,
@@ -305,6 +330,12 @@ void BindCommits(nb::module_& m) {
   m.def(
       "read_commit",
       [](const SharedBlock& block) { return learn::CommitLog(block.bytes()).Read(); }, "block"_a);
+  nb::class_<PyPlaces>(m, "Places")
+      .def(nb::init<std::shared_ptr<SharedBlock>, int>(), "block"_a, "world"_a)
+      .def_static("block_size", &learn::Places::BlockSize, "world"_a)
+      .def("enter", &PyPlaces::Enter, "rank"_a, "number"_a)
+      .def("find", &PyPlaces::Find, "are_new"_a)
+      .def("settle", &PyPlaces::Settle, "death"_a.none());
   nb::class_<PyRedoLog>(m, "RedoLog")
       .def(nb::init<std::shared_ptr<SharedBlock>, int, std::uint64_t,
                     std::vector<std::shared_ptr<SharedBlock>>>(),

@@ -6,6 +6,7 @@
 #include <set>
 #include <span>
 
+#include "nn/commits.h"
 #include "nn/tasks.h"
 #include "nn/tensors.h"
 #include "nn/training_state.h"
@@ -106,6 +107,26 @@ void CheckRows(const Dataset& data, bool wants_target) {
       throw Invalid("column '" + spec.name + "' has texts or bytes; a model takes numbers");
 }
 
+// What the workers of a Fit leave for those who come after them, as long as it lasts.
+class Basket {
+ public:
+  explicit Basket(Context& context) : context_(context), number_(context.NewBasket()) {}
+  Basket(const Basket&) = delete;
+  Basket& operator=(const Basket&) = delete;
+  ~Basket() {
+    try {
+      context_.EmptyBasket(number_, {});
+    } catch (const Error& error) {  // A context that has stopped has emptied it.
+      Log(LogLevel::kDebug, error.what());
+    }
+  }
+  std::uint64_t number() const { return number_; }
+
+ private:
+  Context& context_;
+  std::uint64_t number_;
+};
+
 }  // namespace
 
 // --- data
@@ -177,7 +198,12 @@ struct Estimator::State {
     Write(taken);
   }
   void Write(const TrainingState& state) { shard = state.ToBundle().Put(context.shards()); }
-  RunOptions Run() const { return {.workers = options.workers, .threads = options.threads}; }
+  RunOptions Run(OnFailure on_failure = OnFailure::kRestart, int max_restarts = 3) const {
+    return {.workers = options.workers,
+            .threads = options.threads,
+            .on_failure = on_failure,
+            .max_restarts = max_restarts};
+  }
   Json Call(std::uint64_t batch_size) const {
     if (batch_size == 0) throw Invalid("batch_size is 0; a step needs a row or more");
     return {{"metrics", options.metrics},
@@ -228,10 +254,19 @@ std::vector<EpochStats> Estimator::Fit(const Dataset& data, const FitOptions& op
   call["clip_value"] = options.clip_value ? Json(*options.clip_value) : Json();
   call["model_dir"] = own.model_dir;
   call["log_dir"] = own.log_dir;
-  const auto results =
-      orca::Run(state_->context, state_->Run(), FitTask, own.model, own.optimizer, own.loss,
-                own.schedule, options.checkpoint_trigger, Words(call), state_->shard, rows.shards(),
-                validation ? validation->shards() : std::vector<SharedShard>());
+  std::optional<Basket> basket;
+  SharedBlockPointer ledger;
+  // Its memory is that of one machine.
+  if (state_->context.is_local() && options.on_failure != OnFailure::kRaise) {
+    basket.emplace(state_->context);
+    ledger = Ledger::Make(state_->context.shards(), std::max(own.workers, state_->context.cores()));
+    call["ledger"] = ledger->hold()->id();
+    call["basket"] = basket->number();
+  }
+  const auto results = orca::Run(
+      state_->context, state_->Run(options.on_failure, options.max_restarts), FitTask, own.model,
+      own.optimizer, own.loss, own.schedule, options.checkpoint_trigger, Words(call), state_->shard,
+      rows.shards(), validation ? validation->shards() : std::vector<SharedShard>());
 
   std::vector<Bundle> bundles;
   for (const SharedShard& shard : results) bundles.push_back(Bundle::Open(shard));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <limits>
@@ -10,6 +11,7 @@
 #include <span>
 #include <utility>
 
+#include "nn/commits.h"
 #include "nn/tensors.h"
 #include "nn/trained_weights.h"
 #include "orca/core/error.h"
@@ -180,6 +182,11 @@ class Records {
     since_ = now;
   }
 
+  // Tells the trigger where training is when it goes on: the next epoch is not its first.
+  void Prime(const learn::TrainProgress& progress) {
+    if (trigger_) trigger_->Fires(progress);
+  }
+
   // All workers ask alike; `state` is asked for when the trigger fires, on all of them.
   template <typename StateOf>
   void Checkpoint(const learn::TrainProgress& progress, StateOf state) {
@@ -246,6 +253,25 @@ class Buffers {
     for (const Tensor& buffer : buffers_) before_.push_back(buffer.detach().clone());
   }
 
+  // What they were when the epoch began.
+  Json Before() const {
+    Json before = Json::array();
+    for (const Tensor& buffer : before_) {
+      const Tensor whole = buffer.contiguous();
+      const auto bytes = BytesOf(whole);
+      const auto* const first = reinterpret_cast<const std::uint8_t*>(bytes.data());
+      before.push_back(Json::binary({first, first + bytes.size()}));
+    }
+    return before;
+  }
+  void SetBefore(const Json& before) {
+    for (std::size_t i = 0; i < before_.size(); ++i) {
+      before_[i] = torch::empty_like(before_[i], {}, torch::MemoryFormat::Contiguous);
+      const auto& bytes = before.at(i).get_binary();
+      if (!bytes.empty()) std::memcpy(before_[i].data_ptr(), bytes.data(), bytes.size());
+    }
+  }
+
   void Average(std::uint64_t rows) {
     if (WorldSize() == 1 || buffers_.empty()) return;
     const torch::NoGradGuard no_grad;
@@ -308,11 +334,21 @@ std::vector<double> RatesOf(torch::optim::Optimizer& optimizer) {
   return rates;
 }
 
+// Far apart, whatever the seed.
+constexpr std::uint64_t kStride = 0x9E3779B97F4A7C15;
+
+// Random numbers of a step are the same whenever it is made, and others on every worker.
+void SeedStep(std::uint64_t seed, std::uint64_t step) {
+  const auto world = static_cast<std::uint64_t>(WorldSize());
+  torch::manual_seed(seed + (step * world + static_cast<std::uint64_t>(Rank()) + 1) * kStride);
+}
+
 class Training {
  public:
   Training(Model model, torch::optim::Optimizer& optimizer, decltype(EstimatorOptions::loss) loss,
            std::shared_ptr<learn::Schedule> schedule, std::shared_ptr<learn::Trigger> trigger,
-           const Json& call, TrainingState state)
+           const Json& call, TrainingState state, const Ledger* ledger,
+           std::optional<Interrupted> left)
       : model_(std::move(model)),
         optimizer_(optimizer),
         loss_(loss),
@@ -320,7 +356,8 @@ class Training {
         call_(call),
         state_(std::move(state)),
         base_rates_(RatesOf(optimizer)),
-        weights_(model_.module(), optimizer, state_.optimizer),
+        left_(std::move(left)),
+        weights_(model_.module(), optimizer, state_.optimizer, left_ ? &*left_ : nullptr),
         records_(call, std::move(trigger)),
         first_step_(state_.step) {
     if (schedule_ && !state_.schedule.empty()) schedule_->Restore(state_.schedule);
@@ -330,25 +367,42 @@ class Training {
     if (!call.at("clip_norm").is_null()) policy_.clip_norm = call.at("clip_norm").get<double>();
     if (!call.at("clip_value").is_null())
       policy_.clip_value = call.at("clip_value").get<std::pair<double, double>>();
+    if (ledger != nullptr) {
+      commits_.emplace(*ledger, weights_, model_.module(), left_ ? &*left_ : nullptr);
+      weights_.set_commits(&*commits_);
+    }
+    state_.model.clear();  // The memory of those who were here before.
+    state_.optimizer = {};
+    if (!left_) return;
+    left_->LoadBuffers(model_.module());
+    const Json& training = left_->record.at("training");
+    first_step_ = training.at("first_step").get<std::uint64_t>();
+    stats_ = training.at("stats");
+    records_.Prime(At(state_.epoch + 1, state_.loss));
   }
 
   Json Fit(const data::ArrayStore& rows, const data::ArrayStore* validation) {
     const auto epochs = call_.at("epochs").get<std::uint64_t>();
     Announce(rows);
-    Json stats = Json::array();
-    for (std::uint64_t i = 0; i < epochs || max_steps() > 0; ++i) {
-      const std::uint64_t before = state_.step;
-      stats.push_back(Epoch(rows, epochs));
+    for (std::uint64_t i = stats_.size(); i < epochs || max_steps() > 0; ++i) {
+      const std::uint64_t before = left_ ? first_step_ : state_.step;
+      Json mine = Epoch(rows, epochs);
+      if (validation != nullptr) mine["validation"] = Score(model_, loss_, call_, *validation);
+      const std::vector<Json> everybody = AllGatherJson(mine);
       if (validation != nullptr) {
-        stats.back()["validation"] = Score(model_, loss_, call_, *validation);
-        state_.score = FirstScore(AllGatherJson(stats.back()["validation"]));
+        std::vector<Json> scores;
+        for (const Json& each : everybody) scores.push_back(each.at("validation"));
+        state_.score = FirstScore(scores);
       }
+      stats_.push_back(everybody);
       records_.Checkpoint(At(state_.epoch + 2, state_.loss),
                           [&] { return State(state_.epoch + 1); });
       ++state_.epoch;
       if (IsOver() || (state_.step == before && max_steps() > 0)) break;
     }
-    return stats;
+    Json mine = Json::array();
+    for (const Json& everybody : stats_) mine.push_back(OfThisWorker(everybody));
+    return mine;
   }
 
   TrainingState State(std::uint64_t epoch) {
@@ -365,6 +419,10 @@ class Training {
  private:
   std::uint64_t max_steps() const { return call_.at("max_steps").get<std::uint64_t>(); }
   bool IsOver() const { return max_steps() > 0 && state_.step - first_step_ >= max_steps(); }
+  // There may have been fewer workers.
+  static Json OfThisWorker(const Json& everybody) {
+    return everybody.at(std::min(static_cast<std::size_t>(Rank()), everybody.size() - 1));
+  }
   double FirstScore(const std::vector<Json>& parts) const {
     const auto names = call_.at("metrics").get<std::vector<std::string>>();
     if (names.empty()) return kUnknown;
@@ -382,51 +440,102 @@ class Training {
   Json Epoch(const data::ArrayStore& rows, std::uint64_t epochs) {
     model_.module().train();
     Buffers buffers(model_.module());
-    const auto loader = rows.Batches({.batch_size = call_.at("batch_size").get<std::uint64_t>(),
+    const auto batch_size = call_.at("batch_size").get<std::uint64_t>();
+    learn::Commit at = BeginEpoch(buffers);
+    const auto loader = rows.Batches({.batch_size = batch_size,
                                       .shuffle = call_.at("shuffle").get<bool>(),
                                       .seed = call_.at("seed").get<std::uint64_t>(),
                                       .epoch = state_.epoch,
                                       .rank = Rank(),
-                                      .world_size = WorldSize()});
-    Progress progress(state_.epoch + 1, state_.epoch + epochs - epochs_done_, loader->steps());
-    double loss_sum = 0.0;
-    std::uint64_t rows_sum = 0;
-    std::uint64_t mine = 0;
-    std::uint64_t steps = 0;
-    std::uint64_t skipped = 0;
-    while (const auto batch = loader->Next()) {
+                                      .world_size = WorldSize(),
+                                      .start = std::min(at.index * batch_size, rows.rows())});
+    const std::uint64_t steps = at.index + loader->steps();
+    Progress progress(state_.epoch + 1, state_.epoch + epochs - stats_.size(), steps);
+    if (at.is_pending != 0) {  // The last step was finished after a death.
+      const bool is_last = at.index == steps;
+      records_.Checkpoint(At(state_.epoch + 1, state_.loss),
+                          [&] { return State(state_.epoch + (is_last ? 1 : 0)); });
+    }
+    while (!IsOver()) {
+      const auto batch = loader->Next();
+      if (!batch) break;
       Sample sample;
       if (batch->rows > 0) sample = ToSample(batch, rows.columns());
       SetRate();
       went_on_ = false;
+      SeedStep(call_.at("seed").get<std::uint64_t>(), state_.step);
+      mine_ += sample.rows;
+      if (commits_) {
+        commits_->MarkStep(state_.step + 1);
+        commits_->rows = mine_;
+      }
       const StepSum sum =
           weights_.Step(Backward(sample), policy_, [&] { return Backward(sample); });
       ++state_.step;
-      ++steps;
-      mine += sample.rows;
+      ++at.index;
       if (went_on_) {
-        loss_sum += sum.loss * static_cast<double>(sum.rows);
-        rows_sum += sum.rows;
+        at.loss_sum += sum.loss * static_cast<double>(sum.rows);
+        at.loss_rows += sum.rows;
         state_.loss = sum.loss;
       } else {
-        ++skipped;
+        ++at.skipped;
       }
+      const bool commits = commits_ && commits_->Prepare();
       records_.Step(state_.step, sum, optimizer_.param_groups()[0].options().get_lr());
-      const bool is_last = steps == loader->steps();
+      const bool is_last = at.index == steps;
       records_.Checkpoint(At(state_.epoch + 1, sum.loss),
                           [&] { return State(state_.epoch + (is_last ? 1 : 0)); });
       if (Rank() == 0) Report(state_.step, {{"loss", sum.loss}});
-      progress.Step(steps, sum);
-      if (IsOver()) break;
+      progress.Step(at.index, sum);
+      if (commits) Commit(at, buffers);
     }
-    ++epochs_done_;
-    buffers.Average(mine);
+    buffers.Average(mine_);
     return {{"epoch", state_.epoch + 1},
-            {"rows", mine},
-            {"steps", steps},
-            {"train_loss", rows_sum == 0 ? kUnknown : loss_sum / static_cast<double>(rows_sum)},
+            {"rows", mine_},
+            {"steps", at.index},
+            {"train_loss",
+             at.loss_rows == 0 ? kUnknown : at.loss_sum / static_cast<double>(at.loss_rows)},
             {"last_loss", state_.loss},
-            {"skipped", skipped}};
+            {"skipped", at.skipped}};
+  }
+
+  // Where the epoch begins, or goes on.
+  learn::Commit BeginEpoch(Buffers& buffers) {
+    const std::optional<Interrupted> left = std::exchange(left_, std::nullopt);
+    if (left && left->commit.index > 0) {
+      buffers.SetBefore(left->record.at("training").at("before"));
+      mine_ = left->rows;
+      return left->commit;
+    }
+    mine_ = 0;
+    if (commits_) {
+      commits_->rows = 0;
+      if (commits_->Prepare()) {
+        commits_->Note();
+        Group().Barrier();
+        Commit({}, buffers);
+      }
+    }
+    return {};
+  }
+
+  void Commit(learn::Commit at, const Buffers& buffers) {
+    at.step = state_.step;
+    at.epoch = state_.epoch;
+    at.last_loss = state_.loss;
+    at.is_pending = 0;
+    std::vector<double> settings = RatesOf(optimizer_);
+    settings.push_back(static_cast<double>(state_.epoch));
+    const std::vector<double> schedule = schedule_ ? schedule_->State() : std::vector<double>();
+    settings.insert(settings.end(), schedule.begin(), schedule.end());
+    commits_->Commit(at, std::move(settings), [&] {
+      return Json{{"kind", static_cast<int>(policy_.kind)},
+                  {"first_step", first_step_},
+                  {"stats", stats_},
+                  {"score", state_.score},
+                  {"schedule", schedule},
+                  {"before", buffers.Before()}};
+    });
   }
 
   StepPart Backward(const Sample& sample) {
@@ -493,12 +602,15 @@ class Training {
   std::shared_ptr<learn::Schedule> schedule_;
   const Json& call_;
   TrainingState state_;
-  std::vector<double> base_rates_;  // of the groups, as the user made them: before weights_
+  std::vector<double> base_rates_;   // of the groups, as the user made them: before weights_
+  std::optional<Interrupted> left_;  // until the first epoch begins
   TrainedWeights weights_;
   Records records_;
   StepPolicy policy_;
+  std::optional<Commits> commits_;
   std::uint64_t first_step_;
-  std::uint64_t epochs_done_ = 0;
+  Json stats_ = Json::array();  // of the epochs that are done, of each worker
+  std::uint64_t mine_ = 0;      // rows of this worker in this epoch
   bool went_on_ = false;
 };
 
@@ -538,15 +650,27 @@ SharedShard FitTask(decltype(EstimatorOptions::model) model,
   BeginTask();
   const Json call = ReadCall(words);
   TrainingState before = TrainingState::FromBundle(Bundle::Open(state));
+  std::optional<Ledger> ledger;
+  std::optional<Interrupted> left;
+  if (call.contains("ledger")) {
+    ledger.emplace(call.at("ledger").get<std::uint64_t>(), call.at("basket").get<std::uint64_t>());
+    left = Interrupted::Find(*ledger);
+  }
+  if (left) {
+    before.epoch = left->commit.epoch;
+    before.step = left->commit.step;
+    before.loss = left->commit.last_loss;
+    before.optimizer = left->optimizer();
+    before.score = left->record.at("training").at("score").get<double>();
+    before.schedule = left->record.at("training").at("schedule").get<std::vector<double>>();
+  }
   Model made = MakeModel(model, before.model);
   const auto own_optimizer = optimizer(made.module());
   if (!own_optimizer)
     throw Error(Code::kInvalidArgument, "the function that makes the optimizer returned null");
-  // Not the same random numbers on all workers, nor in each Fit.
-  torch::manual_seed(call.at("seed").get<std::uint64_t>() + 1 + static_cast<std::uint64_t>(Rank()) +
-                     before.step * 1'000'003);
   Training training(std::move(made), *own_optimizer, loss, schedule ? schedule() : nullptr,
-                    trigger ? trigger() : nullptr, call, std::move(before));
+                    trigger ? trigger() : nullptr, call, std::move(before),
+                    ledger ? &*ledger : nullptr, std::move(left));
   const auto store = StoreOf(rows);
   const auto checked = validation.empty() ? nullptr : StoreOf(validation);
   Bundle result;

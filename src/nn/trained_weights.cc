@@ -42,24 +42,21 @@ learn::UpdateRule RuleOf(const Options& options) {
   return rule;
 }
 
-// What Adam knows of a slice, from its first step on; counts the step.
-template <typename State>
-std::vector<Tensor> MomentsOf(std::unique_ptr<torch::optim::OptimizerParamState>& state,
-                              const Tensor& flat, learn::UpdateRule& rule) {
+// The state of Adam or AdamW for a slice, whose elements are where `bank` says; counts the step.
+template <typename State, typename Bank>
+void CountStep(std::unique_ptr<torch::optim::OptimizerParamState>& state, const Bank& bank,
+               learn::UpdateRule& rule) {
   if (state == nullptr) {
     auto made = std::make_unique<State>();
     made->step(0);
-    made->exp_avg(torch::zeros_like(flat));
-    made->exp_avg_sq(torch::zeros_like(flat));
-    if (rule.amsgrad) made->max_exp_avg_sq(torch::zeros_like(flat));
+    made->exp_avg(bank("exp_avg"));
+    made->exp_avg_sq(bank("exp_avg_sq"));
+    if (rule.amsgrad) made->max_exp_avg_sq(bank("max_exp_avg_sq"));
     state = std::move(made);
   }
   auto& known = static_cast<State&>(*state);
   known.step(known.step() + 1);
   rule.step = static_cast<double>(known.step());
-  std::vector<Tensor> moments = {known.exp_avg(), known.exp_avg_sq()};
-  if (rule.amsgrad) moments.push_back(known.max_exp_avg_sq());
-  return moments;
 }
 
 // The group of the task that runs now, which outlives what a task makes.
@@ -85,7 +82,7 @@ void FromArchive(torch::optim::Optimizer& optimizer, const Tensor& bytes) {
 }  // namespace
 
 TrainedWeights::TrainedWeights(torch::nn::Module& module, torch::optim::Optimizer& optimizer,
-                               const OptimizerState& state)
+                               const OptimizerState& state, const Interrupted* left)
     : optimizer_(optimizer), codec_(OptimizerCodec::Of(optimizer)), group_(TaskGroup()) {
   std::map<const void*, std::string> names;
   for (const auto& item : module.named_parameters())
@@ -124,6 +121,12 @@ TrainedWeights::TrainedWeights(torch::nn::Module& module, torch::optim::Optimize
                 "the optimizer has no parameters; there is nothing to train");
   layout_.emplace(std::move(tensors));
   TakeOver(state);
+  if (left != nullptr) {
+    const torch::NoGradGuard no_grad;
+    may_fuse_ = left->record.at("may_fuse").get<bool>();
+    for (std::size_t i = 0; i < parameters_.size(); ++i)
+      parameters_[i].copy_(left->Weight(*layout_, i, parameters_[i].sizes()));
+  }
   const bool one_machine = LocalWorldSize() == WorldSize();
   const bool shares = codec_ != nullptr && all_trained && one_machine;
   way_ = shares              ? "shared weights (the optimizer works element by element)"
@@ -131,7 +134,7 @@ TrainedWeights::TrainedWeights(torch::nn::Module& module, torch::optim::Optimize
          : codec_ == nullptr ? "a copy a worker (the optimizer may look at whole parameters)"
                              : "a copy a worker (the optimizer has frozen parameters)";
   const std::size_t bytes = learn::GradientExchange::BlockSize(*layout_, shares ? WorldSize() : 1);
-  if (shares) gradients_ = NewBlock(bytes);
+  if (shares) gradients_ = NewSharedBlock(bytes);
   if (!shares) own_gradients_.resize(bytes + 64);
   std::span<std::byte> block;
   if (shares) {
@@ -152,20 +155,18 @@ TrainedWeights::~TrainedWeights() = default;
 StepSum TrainedWeights::Step(const StepPart& part, const StepPolicy& policy,
                              const std::function<StepPart()>& again) {
   if (part.weight != 0.0) Collect();
+  if (commits_ != nullptr) commits_->Note();
   const StepSum sum = exchange_->Meet(part, policy.kind);
   if (sum.weight == 0.0 || !policy.goes_on(sum)) {
     exchange_->Leave();
   } else if (Shares()) {
     const bool all_used = std::ranges::all_of(sum.used, [](bool used) { return used; });
-    if (!all_used || has_idle_) Follow(sum.used);
-    exchange_->ReduceShare(runs_);
-    std::vector<Tensor> gradients;
-    for (const Slice& slice : slices_)
-      if (slice.flat.grad().defined()) gradients.push_back(slice.gradient);
-    Clip(policy, gradients);
-    may_fuse_ = may_fuse_ && all_used;
-    if (!may_fuse_ || !StepByEngine()) optimizer_.step();
-    if (is_new_) AdoptMoments();
+    if (is_fused() && !all_used) EndFusing();
+    if (is_fused()) {
+      UpdateByEngine(sum, policy);
+    } else {
+      UpdateByTorch(sum, policy, all_used);
+    }
     exchange_->Leave();
   } else {
     SpreadGradients(sum);
@@ -191,50 +192,187 @@ StepSum TrainedWeights::Step(const StepPart& part, const StepPolicy& policy,
   return sum;
 }
 
-// The step of an optimizer that the engine knows, as Python's Estimators make it: the same bits.
-bool TrainedWeights::StepByEngine() {
-  const auto is = [this]<typename T>(const T*) { return typeid(optimizer_) == typeid(T); };
-  const bool is_sgd = is(static_cast<torch::optim::SGD*>(nullptr));
-  const bool is_adam = is(static_cast<torch::optim::Adam*>(nullptr));
-  if (!is_sgd && !is_adam && !is(static_cast<torch::optim::AdamW*>(nullptr))) return false;
+// The optimizer's own step.
+void TrainedWeights::UpdateByTorch(const StepSum& sum, const StepPolicy& policy, bool all_used) {
+  if (!all_used || has_idle_) Follow(sum.used);
+  exchange_->ReduceShare(runs_);
+  std::vector<Tensor> gradients;
   for (const Slice& slice : slices_)
-    if (slice.flat.scalar_type() != torch::kFloat32 && slice.flat.scalar_type() != torch::kFloat64)
-      return false;
-  for (Slice& slice : slices_) {
-    const auto& options =
-        optimizer_.param_groups()[static_cast<std::size_t>(slice.group)].options();
-    auto& state = optimizer_.state()[slice.flat.unsafeGetTensorImpl()];
-    learn::UpdateRule rule;
-    std::vector<Tensor> moments;
-    if (is_sgd) {
-      rule = RuleOf(static_cast<const torch::optim::SGDOptions&>(options));
-      if (state == nullptr) state = std::make_unique<torch::optim::SGDParamState>();
-      auto& known = static_cast<torch::optim::SGDParamState&>(*state);
-      if (rule.momentum != 0.0) {
-        rule.first = !known.momentum_buffer().defined();
-        if (rule.first) known.momentum_buffer(torch::zeros_like(slice.flat));
-        moments = {known.momentum_buffer()};
-      }
-    } else if (is_adam) {
-      rule = RuleOf(static_cast<const torch::optim::AdamOptions&>(options));
-      moments = MomentsOf<torch::optim::AdamParamState>(state, slice.flat, rule);
-    } else {
-      rule = RuleOf(static_cast<const torch::optim::AdamWOptions&>(options));
-      rule.kind = learn::UpdateKind::kAdamW;
-      moments = MomentsOf<torch::optim::AdamWParamState>(state, slice.flat, rule);
-    }
-    if (slice.flat.numel() == 0) continue;
-    learn::UpdateSpan place{.weights = slice.flat.mutable_data_ptr()};
-    for (std::size_t i = 0; i < moments.size(); ++i)
-      place.states[i] = moments[i].mutable_data_ptr();
-    const void* const gradient = slice.gradient.const_data_ptr();
-    const double factor = 1.0;
-    const DType dtype =
-        slice.flat.scalar_type() == torch::kFloat32 ? DType::kFloat32 : DType::kFloat64;
-    learn::Update(rule, dtype, {&gradient, 1}, {&factor, 1}, place, place,
-                  static_cast<std::size_t>(slice.flat.numel()));
+    if (slice.flat.grad().defined()) gradients.push_back(slice.gradient);
+  Clip(policy, gradients);
+  if (commits_ != nullptr) commits_->Save();
+  optimizer_.step();
+  if (is_new_) AdoptMoments();
+}
+
+// The step of an optimizer that the engine knows, as Python's Estimators make it: the same bits.
+void TrainedWeights::UpdateByEngine(const StepSum& sum, const StepPolicy& policy) {
+  double scale = 1.0;
+  if (policy.clip_norm) {
+    double squares = exchange_->SquaresOfShare(runs_, policy.clip_value);
+    group_->AllReduce(comm::AsBytes(std::span(&squares, 1)), DType::kFloat64);
+    const double norm = std::sqrt(squares);
+    if (norm > *policy.clip_norm) scale = *policy.clip_norm / (norm + 1e-6);
   }
-  return true;
+  std::vector<learn::UpdatePart> parts;
+  for (const Slice& slice : slices_) {
+    learn::UpdatePart& part = parts.emplace_back();
+    part.run = slice.run;
+    part.rule = NextRule(slice);
+    part.rule.scale = scale;
+    part.rule.clips = policy.clip_value.has_value();
+    if (policy.clip_value) std::tie(part.rule.clip_low, part.rule.clip_high) = *policy.clip_value;
+    const std::vector<std::string> keys = StateKeys(slice.run.group);
+    for (std::size_t i = 0; i < keys.size(); ++i)
+      part.regions.at(i) = static_cast<std::uint64_t>(
+          1 + std::distance(banks_.begin(), banks_.find(keys[i])));  // Behind the weights.
+  }
+  const std::uint64_t number = commits_ != nullptr ? commits_->BeginUpdate() : ++updates_;
+  redo_->Update(Rank(), number, {.loss = sum.loss, .rows = sum.rows}, parts, exchange_->Joined());
+}
+
+// Counts the step of a slice, whose state is in shared memory.
+learn::UpdateRule TrainedWeights::NextRule(const Slice& slice) {
+  const auto& options =
+      optimizer_.param_groups()[static_cast<std::size_t>(slice.run.group)].options();
+  const FlatLayout::Range mine = FlatLayout::Share(slice.run.range, Rank(), WorldSize());
+  const auto bank = [&](const char* key) { return Flat(*banks_.at(key), slice.run.dtype, mine); };
+  auto& states = optimizer_.state();
+  void* const key = slice.flat.unsafeGetTensorImpl();
+  learn::UpdateRule rule;
+  if (typeid(optimizer_) == typeid(torch::optim::SGD)) {
+    rule = RuleOf(static_cast<const torch::optim::SGDOptions&>(options));
+    if (rule.momentum == 0.0) return rule;
+    auto& state = states[key];
+    if (state == nullptr) state = std::make_unique<torch::optim::SGDParamState>();
+    auto& known = static_cast<torch::optim::SGDParamState&>(*state);
+    rule.first = !known.momentum_buffer().defined();
+    if (rule.first) known.momentum_buffer(bank("momentum_buffer"));
+  } else if (typeid(optimizer_) == typeid(torch::optim::Adam)) {
+    rule = RuleOf(static_cast<const torch::optim::AdamOptions&>(options));
+    CountStep<torch::optim::AdamParamState>(states[key], bank, rule);
+  } else {
+    rule = RuleOf(static_cast<const torch::optim::AdamWOptions&>(options));
+    rule.kind = learn::UpdateKind::kAdamW;
+    CountStep<torch::optim::AdamWParamState>(states[key], bank, rule);
+  }
+  return rule;
+}
+
+// What the engine keeps for every element of a group, in its order.
+std::vector<std::string> TrainedWeights::StateKeys(int group) const {
+  const auto& options = optimizer_.param_groups()[static_cast<std::size_t>(group)].options();
+  bool amsgrad = false;
+  if (const auto* const sgd = dynamic_cast<const torch::optim::SGDOptions*>(&options)) {
+    if (sgd->momentum() == 0.0) return {};
+    return {"momentum_buffer"};
+  }
+  if (const auto* const adam = dynamic_cast<const torch::optim::AdamOptions*>(&options))
+    amsgrad = adam->amsgrad();
+  if (const auto* const adamw = dynamic_cast<const torch::optim::AdamWOptions*>(&options))
+    amsgrad = adamw->amsgrad();
+  std::vector<std::string> keys{"exp_avg", "exp_avg_sq"};
+  if (amsgrad) keys.emplace_back("max_exp_avg_sq");
+  return keys;
+}
+
+bool TrainedWeights::CanFuse() const {
+  const auto& type = typeid(optimizer_);
+  const bool is_known = type == typeid(torch::optim::SGD) || type == typeid(torch::optim::Adam) ||
+                        type == typeid(torch::optim::AdamW);
+  return may_fuse_ && is_known && std::ranges::all_of(layout_->tensors(), [](const auto& tensor) {
+           return tensor.dtype == DType::kFloat32 || tensor.dtype == DType::kFloat64;
+         });
+}
+
+// From now on the engine makes the steps.
+void TrainedWeights::Fuse() {
+  for (std::size_t group = 0; group < optimizer_.param_groups().size(); ++group)
+    for (const std::string& key : StateKeys(static_cast<int>(group)))
+      if (!banks_.contains(key)) banks_.emplace(key, NewSharedBlock(layout_->size()));
+  const learn::RedoLog::Shape shape{.world = WorldSize(), .parts = parameters_.size()};
+  redo_block_ = NewSharedBlock(learn::RedoLog::BlockSize(shape));
+  std::vector<std::span<std::byte>> regions;
+  for (const SharedBlockPointer& block : Regions()) regions.push_back(block->bytes());
+  redo_ = std::make_unique<learn::RedoLog>(redo_block_->bytes(), shape, std::move(regions));
+}
+
+// From now on the optimizer makes the steps: the engine cannot leave parameters alone.
+void TrainedWeights::EndFusing() {
+  redo_.reset();
+  may_fuse_ = false;
+  if (commits_ != nullptr) commits_->Switch();
+  redo_block_.reset();
+}
+
+// --- for commits
+
+bool TrainedWeights::CanCommit() const {
+  if (!Shares()) return false;
+  // A step that somebody else finishes must not make the first state: a record would not know it.
+  return !is_fused() || std::ranges::all_of(slices_, [this](const Slice& slice) {
+    return StateKeys(slice.run.group).empty() || StateOf(slice.flat) != nullptr;
+  });
+}
+
+std::vector<SharedBlockPointer> TrainedWeights::Regions() const {
+  std::vector<SharedBlockPointer> regions{weights_};
+  for (const auto& [key, block] : banks_) regions.push_back(block);
+  return regions;
+}
+
+std::vector<learn::UndoLog::Piece> TrainedWeights::Pieces() const {
+  std::vector<learn::UndoLog::Piece> pieces;
+  for (const Slice& slice : slices_) {
+    const FlatLayout::Range mine = FlatLayout::Share(slice.run.range, Rank(), WorldSize());
+    if (mine.size() == 0) continue;
+    pieces.push_back({.region = 0, .offset = mine.begin, .bytes = mine.size()});
+    const auto* const state = StateOf(slice.flat);
+    if (state == nullptr) continue;
+    const Moments moments = codec_->Export(*state);
+    std::uint64_t region = 0;
+    for (const auto& [key, block] : banks_) {
+      ++region;
+      if (moments.contains(key))
+        pieces.push_back({.region = region, .offset = mine.begin, .bytes = mine.size()});
+    }
+  }
+  return pieces;
+}
+
+std::vector<SharedBlockPointer> TrainedWeights::Blocks() const {
+  std::vector<SharedBlockPointer> blocks = Regions();
+  blocks.push_back(gradients_);
+  if (redo_block_) blocks.push_back(redo_block_);
+  return blocks;
+}
+
+Json TrainedWeights::Record() {
+  const OptimizerState state = State();
+  const auto id = [](const SharedBlockPointer& block) {
+    return block ? Json(block->hold()->id()) : Json();
+  };
+  Json record = {{"weights", id(weights_)},
+                 {"gradients", id(gradients_)},
+                 {"redo", is_fused() ? id(redo_block_) : Json()},
+                 {"may_fuse", may_fuse_},
+                 {"banks", Json::object()},
+                 {"tensors", Json::array()},
+                 {"groups", Json::array()},
+                 {"moments", Json::array()}};
+  for (const auto& [key, block] : banks_) record["banks"][key] = id(block);
+  for (const learn::FlatTensor& tensor : layout_->tensors())
+    record["tensors"].push_back(
+        Json::array({tensor.name, static_cast<int>(tensor.dtype), tensor.count, tensor.group}));
+  for (const OptimizerState::Group& group : state.groups)
+    record["groups"].push_back({{"settings", group.settings}, {"parameters", group.parameters}});
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    Json known = {
+        {"shape", parameters_[i].sizes().vec()}, {"keys", keys_[i]}, {"counters", Json::object()}};
+    for (const auto& [key, tensor] : counters_[i]) known["counters"][key] = tensor.item<double>();
+    record["moments"].push_back(std::move(known));
+  }
+  return record;
 }
 
 void TrainedWeights::Collect() {
@@ -362,27 +500,13 @@ torch::optim::OptimizerParamState* TrainedWeights::StateOf(const Tensor& paramet
 
 // --- shared weights
 
-std::shared_ptr<data::SharedBlock> TrainedWeights::NewBlock(std::size_t bytes) {
-  std::shared_ptr<data::SharedBlock> block;
-  std::uint64_t id = 0;
-  if (Rank() == 0) {
-    block = data::SharedBlock::Create(Shards(), bytes);
-    id = block->hold()->id();
-  }
-  group_->Broadcast(comm::AsBytes(std::span(&id, 1)), DType::kUInt8, 0);
-  if (!block) block = data::SharedBlock::Open(data::ShardHold::Take(Shards(), id));
-  group_->Barrier();  // Until then only rank 0 keeps it.
-  return block;
-}
-
 Tensor TrainedWeights::Flat(const data::SharedBlock& block, DType dtype, FlatLayout::Range range) {
   const std::array<std::int64_t, 1> shape{static_cast<std::int64_t>(range.size() / SizeOf(dtype))};
   return View(block.bytes().subspan(range.begin, range.size()), io::ToTensorType(dtype), shape,
               block.shared_from_this());
 }
 
-Tensor TrainedWeights::Whole(const std::shared_ptr<data::SharedBlock>& block,
-                             std::size_t parameter) const {
+Tensor TrainedWeights::Whole(const SharedBlockPointer& block, std::size_t parameter) const {
   return View(block->bytes().subspan(layout_->offset(parameter), layout_->bytes(parameter)),
               io::ToTensorType(layout_->tensors()[parameter].dtype), parameters_[parameter].sizes(),
               block);
@@ -391,7 +515,7 @@ Tensor TrainedWeights::Whole(const std::shared_ptr<data::SharedBlock>& block,
 // The parameters become views of one block; what the optimizer knows of them moves into others.
 void TrainedWeights::Share() {
   const torch::NoGradGuard no_grad;
-  weights_ = NewBlock(layout_->size());
+  weights_ = NewSharedBlock(layout_->size());
   counters_.resize(parameters_.size());
   keys_.resize(parameters_.size());
   std::set<std::string> all_keys;
@@ -407,7 +531,7 @@ void TrainedWeights::Share() {
       }
     }
   }
-  for (const std::string& key : all_keys) banks_.emplace(key, NewBlock(layout_->size()));
+  for (const std::string& key : all_keys) banks_.emplace(key, NewSharedBlock(layout_->size()));
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const Tensor view = Whole(weights_, i);
     if (Rank() == 0) {
@@ -425,10 +549,12 @@ void TrainedWeights::Share() {
         known.try_emplace({keys_[i], count}, static_cast<int>(known.size())).first->second);
   }
   Cut();
+  if (CanFuse()) Fuse();
 }
 
 // Gives the optimizer its slices of the shared weights, with what it knows of them.
 void TrainedWeights::Cut() {
+  ++changes_;
   runs_ = layout_->Runs(kinds_);
   auto& groups = optimizer_.param_groups();
   for (auto& group : groups) group.params().clear();
@@ -438,7 +564,7 @@ void TrainedWeights::Cut() {
     if (run.range.size() == 0) continue;
     const FlatLayout::Range mine = FlatLayout::Share(run.range, Rank(), WorldSize());
     Slice slice{
-        .group = run.group,
+        .run = run,
         .flat = Flat(*weights_, run.dtype, mine),
         .gradient = View(
             exchange_->bank().subspan(mine.begin, mine.size()), io::ToTensorType(run.dtype),
@@ -501,14 +627,16 @@ void TrainedWeights::AdoptMoments() {
     bool moved = false;
     for (auto& [key, tensor] : moments) {
       if (IsCounter(key)) continue;
-      if (!banks_.contains(key)) banks_.emplace(key, NewBlock(layout_->size()));
+      if (!banks_.contains(key)) banks_.emplace(key, NewSharedBlock(layout_->size()));
       const Tensor view = Flat(*banks_.at(key), dtype, {begin, begin + slice.flat.nbytes()});
       if (view.const_data_ptr() == tensor.const_data_ptr()) continue;
       view.copy_(tensor);
       tensor = view;
       moved = true;
     }
-    if (moved) optimizer_.state()[slice.flat.unsafeGetTensorImpl()] = codec_->Import(moments);
+    if (!moved) continue;
+    optimizer_.state()[slice.flat.unsafeGetTensorImpl()] = codec_->Import(moments);
+    ++changes_;
   }
 }
 

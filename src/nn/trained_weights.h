@@ -11,11 +11,15 @@
 #include <utility>
 #include <vector>
 
+#include "nn/commits.h"
 #include "nn/optimizer_codec.h"
 #include "nn/training_state.h"
 #include "orca/comm/communicator.h"
 #include "orca/data/shared_block.h"
 #include "orca/learn/gradient_exchange.h"
+#include "orca/learn/redo_log.h"
+#include "orca/learn/undo_log.h"
+#include "orca/learn/update.h"
 
 namespace orca::nn {
 
@@ -35,10 +39,10 @@ struct StepPolicy {
 /// it. Otherwise each worker has a copy of its own, and all make the same update. One thread.
 class TrainedWeights {
  public:
-  /// `module` has its weights already; those of rank 0 count. `state` is what the optimizer knows
-  /// from before. All workers make one together.
+  /// `module` has its weights already; those of rank 0 count, or those of `left`, if a Fit was
+  /// interrupted. `state` is what the optimizer knows from before. All workers make one together.
   TrainedWeights(torch::nn::Module& module, torch::optim::Optimizer& optimizer,
-                 const OptimizerState& state);
+                 const OptimizerState& state, const Interrupted* left = nullptr);
   ~TrainedWeights();
 
   /// Why weights are shared, or not, in a few words.
@@ -54,14 +58,35 @@ class TrainedWeights {
   /// where there is some; all workers call it together.
   OptimizerState State();
 
+  // --- for Commits
+
+  /// Steps are committed there; null: nowhere.
+  void set_commits(Commits* commits) { commits_ = commits; }
+  /// Whether a step can be committed: all that it changes is in shared memory.
+  bool CanCommit() const;
+  /// Whether the engine makes the steps, which anybody can finish.
+  bool is_fused() const { return redo_ != nullptr; }
+  /// Whether some parameter was left alone in the last step.
+  bool has_idle() const { return has_idle_; }
+  /// Grows when the optimizer knows something of other parameters than before.
+  std::uint64_t changes() const { return changes_; }
+  /// The memory that steps change: the weights, and what the optimizer knows of them.
+  std::vector<SharedBlockPointer> Regions() const;
+  /// What this worker changes of it.
+  std::vector<learn::UndoLog::Piece> Pieces() const;
+  /// All that has to outlive the workers.
+  std::vector<SharedBlockPointer> Blocks() const;
+  /// Where everything is, and what the optimizer knows beside it; see Interrupted.
+  Json Record();
+
  private:
   struct Slice {
-    int group = 0;
+    learn::FlatLayout::Run run;
     torch::Tensor flat;
     torch::Tensor gradient;
     std::vector<std::size_t> members;
   };
-  using Blocks = std::map<std::string, std::shared_ptr<data::SharedBlock>>;
+  using Banks = std::map<std::string, SharedBlockPointer>;
 
   bool Shares() const { return weights_ != nullptr; }
   void TakeOver(const OptimizerState& state);
@@ -70,11 +95,16 @@ class TrainedWeights {
   void Follow(const std::vector<bool>& used);
   void AdoptMoments();
   void GatherCounters();
-  std::shared_ptr<data::SharedBlock> NewBlock(std::size_t bytes);
   torch::Tensor Flat(const data::SharedBlock& block, DType dtype, learn::FlatLayout::Range range);
-  torch::Tensor Whole(const std::shared_ptr<data::SharedBlock>& block, std::size_t parameter) const;
+  torch::Tensor Whole(const SharedBlockPointer& block, std::size_t parameter) const;
   void Collect();
-  bool StepByEngine();
+  bool CanFuse() const;
+  void Fuse();
+  void EndFusing();
+  std::vector<std::string> StateKeys(int group) const;
+  learn::UpdateRule NextRule(const Slice& slice);
+  void UpdateByEngine(const learn::StepSum& sum, const StepPolicy& policy);
+  void UpdateByTorch(const learn::StepSum& sum, const StepPolicy& policy, bool all_used);
   void SpreadGradients(const learn::StepSum& sum);
   void Clip(const StepPolicy& policy, std::vector<torch::Tensor> gradients) const;
   void ClipOwn(const StepPolicy& policy) const;
@@ -88,19 +118,24 @@ class TrainedWeights {
   std::vector<std::string> names_;
   std::vector<int> group_of_;
   std::optional<learn::FlatLayout> layout_;
-  std::shared_ptr<data::SharedBlock> weights_;  // null: each worker has a copy
-  std::shared_ptr<data::SharedBlock> gradients_;
+  SharedBlockPointer weights_;  // null: each worker has a copy
+  SharedBlockPointer gradients_;
   std::vector<std::byte> own_gradients_;
   std::unique_ptr<learn::GradientExchange> exchange_;
   std::vector<learn::FlatLayout::Run> runs_;
   // Of shared weights:
-  Blocks banks_;                   // one value an element, by key
+  Banks banks_;                    // one value an element, by key
   std::vector<Moments> counters_;  // by parameter
   std::vector<std::vector<std::string>> keys_;
   std::vector<int> kinds_;  // what has another state is updated by itself
   std::vector<Slice> slices_;
   bool has_idle_ = false;
-  bool may_fuse_ = true;  // until some parameter has no gradient
+  SharedBlockPointer redo_block_;
+  std::unique_ptr<learn::RedoLog> redo_;  // until some parameter has no gradient
+  std::uint64_t updates_ = 0;
+  std::uint64_t changes_ = 0;
+  Commits* commits_ = nullptr;
+  bool may_fuse_ = true;
   bool is_new_ = true;
 };
 

@@ -27,6 +27,7 @@ std::unique_ptr<Context> Context::Start(const ContextOptions& options) {
 }
 int Context::cores() const { return controller_->cores(); }
 std::size_t Context::memory() const { return controller_->memory(); }
+bool Context::is_local() const { return controller_->is_local(); }
 std::string Context::plan() const { return controller_->plan(); }
 void Context::Prepare(const NurserySpec& spec) { controller_->Prepare(spec); }
 std::shared_ptr<Run> Context::Submit(RunSpec spec) { return controller_->Submit(std::move(spec)); }

@@ -55,6 +55,7 @@ class Controller {
   std::shared_ptr<Run> Submit(RunSpec spec);
   std::optional<Event> NextEvent(std::chrono::milliseconds timeout);
   void PrintStacks();
+  bool is_local() const { return options_.nodes == 0; }
   const std::shared_ptr<data::ShardHome>& shards() const { return shards_; }
   Door OpenDoor();
   std::uint64_t NewBasket();

@@ -131,6 +131,7 @@ int Rank() { return the_task ? the_task->rank : 0; }
 int WorldSize() { return the_task ? the_task->world : 1; }
 int LocalRank() { return the_task ? the_task->local_rank : 0; }
 int LocalWorldSize() { return the_task ? the_task->local_world : 1; }
+int Attempt() { return the_task ? the_task->attempt : 0; }
 int Threads() {
   if (the_task) return the_task->threads;
   return std::min(static_cast<int>(AllowedCpus().count()), CgroupCpuLimit());
@@ -143,6 +144,10 @@ comm::Communicator& Group() { return the_task ? *the_worker->Communicator() : Al
 
 void Report(std::uint64_t step, const std::map<std::string, double>& metrics) {
   if (the_task) the_worker->Report(step, metrics);
+}
+
+void Leave(std::uint64_t basket, std::span<const std::uint64_t> shards) {
+  if (the_task) the_worker->Leave(basket, shards);
 }
 
 RunError::RunError(runtime::RunFailure failure)

@@ -150,6 +150,11 @@ struct FitOptions {
   std::optional<Dataset> validation;                    ///< Looked at after every epoch.
   /// When a checkpoint is written into model_dir; beside training.
   std::shared_ptr<learn::Trigger> (*checkpoint_trigger)() = nullptr;
+  /// When a worker dies. With shared weights another takes its place (or the others go on without
+  /// it), and no step that was committed is lost; with a copy a worker the Fit begins anew. What
+  /// the model throws is always thrown, at once.
+  OnFailure on_failure = OnFailure::kRestart;
+  int max_restarts = 3;  ///< How often a worker may die.
 };
 
 /// How good a model is on some rows.
@@ -185,6 +190,7 @@ class ORCA_API Estimator {
 
   /// Returns one entry an epoch. Throws RunError, with the rank and the cause, when a worker fails.
   std::vector<EpochStats> Fit(const Dataset& data, const FitOptions& options = {});
+  /// Like Predict it begins anew when a worker dies, three times at most.
   Scores Evaluate(const Dataset& data, std::uint64_t batch_size = 256);
   /// What the model makes of each row, in their order.
   torch::Tensor Predict(const Dataset& data, std::uint64_t batch_size = 256);

@@ -115,6 +115,8 @@ class ORCA_API Context {
 
   int cores() const;
   std::size_t memory() const;
+  /// Whether all workers are on this machine and share its memory with this process.
+  bool is_local() const;
   /// What was started, in one line.
   std::string plan() const;
 

@@ -46,11 +46,17 @@ ORCA_API int LocalRank();
 ORCA_API int LocalWorldSize();
 /// How many threads a function's own computations should use.
 ORCA_API int Threads();
+/// How often the call was begun anew because a worker had died.
+ORCA_API int Attempt();
 ORCA_API comm::Communicator& Group();
 
 /// How far a function is, and what it measured, for the run's log ("orca logs"); outside of Run it
 /// says nothing. At most ten a second are kept, and the last one in any case.
 ORCA_API void Report(std::uint64_t step, const std::map<std::string, double>& metrics = {});
+
+/// Leaves shards that this worker holds in a basket of the driver's (see Context::NewBasket), in
+/// the place of what is in it: they outlive this worker. Outside of Run it does nothing.
+ORCA_API void Leave(std::uint64_t basket, std::span<const std::uint64_t> shards);
 
 /// How a function is run; see runtime::RunSpec.
 struct RunOptions {

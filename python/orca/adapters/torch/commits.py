@@ -252,14 +252,14 @@ class Commits:
         self._in_basket: list[int] = []
         self._noted: list[torch.Tensor] = []
         self._settings: Any = None  # of the optimizers, as they are recorded
-        self._places: list[SharedBlock] = []  # for the record, in turns
-        self._place = ledger.places.mine()
+        self._pages: list[SharedBlock] = []  # for the record, in turns
+        self._places = ledger.places.open()
 
     # --- in a step
 
     def mark_step(self) -> None:
         """Before this worker makes a step: if it dies, it was that."""
-        self._place[0] = self._session.global_step + 1
+        self._places.enter(running.rank(), self._session.global_step + 1)
 
     def begin_update(self) -> int:
         """Before the engine's update: the number of the commit that the step becomes."""
@@ -423,11 +423,11 @@ class Commits:
         blocks = sorted({hold.id for hold in holds})
         packed = pickle.dumps(([bytes(part) for part in parts], blocks), protocol=5)
         # Not over the one that the last commit names.
-        place = self._places.pop(0) if len(self._places) > 1 else None
+        place = self._pages.pop(0) if len(self._pages) > 1 else None
         if place is None or place.nbytes < len(packed):
             place = SharedBlock(2 * len(packed))
         place.array("uint8", (len(packed),))[:] = memoryview(packed)
-        self._places.append(place)
+        self._pages.append(place)
         commit.record, commit.record_bytes, commit.updates = place.number, len(packed), 0
         blocks.append(place.number)
         wanted = sorted({*blocks, *self._kept})
