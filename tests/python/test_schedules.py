@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from checks_faults import STEPS, Event, Trained, check_once, train
+from processes import descriptors, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_growth")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_context")]
 
 _APART = 4  # Steps; who dies twice in the same one would end the training (F42).
 _SIGNALS = ("SIGKILL",) * 8 + ("SIGTERM", "SIGSEGV", "exit")
@@ -46,6 +47,7 @@ def drawn(seed: int) -> tuple[int, str, list[Event]]:
 
 def test_schedules_of_deaths_change_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORCA_SILENCE", "0.5")  # As the context's.
+    before = descriptors()
     seed = int(os.environ.get("ORCA_TEST_SEED") or secrets.randbits(32))
     count = int(os.environ.get("ORCA_SCHEDULES") or 100)
 
@@ -73,3 +75,4 @@ def test_schedules_of_deaths_change_no_bit(tmp_path: Path, monkeypatch: pytest.M
         if (number + 1) % 25 == 0:
             print(f"{number + 1} schedules, {happened} events", flush=True)
     assert happened > count // 2 or count == 1
+    wait_until(lambda: descriptors() <= before, 5, "the driver has no more descriptors than before")

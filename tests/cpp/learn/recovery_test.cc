@@ -11,7 +11,6 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <thread>
@@ -295,15 +294,8 @@ Outcome RunSchedule(Plan plan) {
   return outcome;
 }
 
-/// ORCA_SCHEDULES, or what a test can afford.
-int Schedules() {
-  const char* const given = std::getenv("ORCA_SCHEDULES");
-  if (given != nullptr) return std::atoi(given);
-  return testing::kSanitized ? 200 : 2'000;
-}
-
 TEST(Recovery, F01F20KillsAtAnyStampChangeNoBit) {
-  const int schedules = Schedules();
+  const int schedules = testing::TestSchedules(testing::kSanitized ? 200 : 2'000);
   const std::uint64_t seed = testing::TestSeed();
   int deaths = 0;
   for (int i = 0; i < schedules; ++i) {
