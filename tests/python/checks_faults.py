@@ -41,7 +41,7 @@ ROWS, BATCH, EPOCHS = 120, 10, 2
 STEPS = EPOCHS * ROWS // BATCH
 NOTICED = 42  # How a program ends that saw something wrong;
 NOT_HERE = 77  # and one that cannot do this on this machine.
-RESUMED_SECONDS = 3.0 * float(os.environ.get("ORCA_TEST_PATIENCE", "1"))
+RESUMED_SECONDS = 3.0
 
 
 def silence() -> float:
