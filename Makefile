@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build demo demo-cpp test check lint format bench asan tsan fuzz spark35 docs install clean
+.PHONY: help setup build demo demo-cpp test check lint format bench asan tsan chaos fuzz spark35 docs install clean
 
 export ORCA_START := $(or $(ORCA_START),$(shell date +%s))
 unexport PYTHONDONTWRITEBYTECODE PYTHONHOME PYTHONPATH
@@ -43,6 +43,9 @@ asan: setup ## C++ tests with address and undefined-behaviour sanitizers
 
 tsan: setup ## C++ tests with the thread sanitizer
 	@$(PYTHON) tools/run_tests.py tsan
+
+chaos: build ## CHAOS (10000) random schedules of deaths: no bit may differ, every row counts once
+	@$(PYTHON) tools/chaos.py
 
 fuzz: setup ## fuzz each parser for FUZZ_SECONDS (60), starting from the corpus
 	@tools/build.sh fuzz

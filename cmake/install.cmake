@@ -10,7 +10,8 @@ endif()
 
 # --- the C++ package: headers, liborca.so, orca-config.cmake with the target orca::orca
 set(ORCA_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/orca)
-install(DIRECTORY include/orca DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT cxx FILES_MATCHING PATTERN "*.h")
+install(DIRECTORY include/orca DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT cxx FILES_MATCHING PATTERN "*.h"
+  PATTERN "mutant.h" EXCLUDE)
 install(TARGETS orca EXPORT orca-targets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT cxx NAMELINK_COMPONENT cxx)
 install(TARGETS orca_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT cxx)

@@ -9,6 +9,7 @@
 
 #include "orca/core/deadline.h"
 #include "orca/core/log.h"
+#include "orca/core/mutant.h"
 
 namespace orca::io {
 namespace {
@@ -100,7 +101,7 @@ void AsyncWriter::Attempt(std::unique_lock<std::mutex>& lock) {
     if (options_.on_saved) options_.on_saved(iteration);
   }
   lock.lock();
-  const bool is_news = error && !is_reported_;
+  const bool is_news = error && (!is_reported_ || IsMutant("writer-once"));
   if (!error && is_reported_)
     Log(LogLevel::kInfo, fmt::format("checkpoints in {} are written again, from iteration {} on",
                                      store_.folder().string(), iteration));
@@ -111,7 +112,7 @@ void AsyncWriter::Attempt(std::unique_lock<std::mutex>& lock) {
     Report(*error);
     lock.lock();
   }
-  if (error && !waiting_) {
+  if (error && !waiting_ && !IsMutant("writer-retry")) {
     waiting_ = std::exchange(content, std::nullopt);
     is_postponed_ = true;
     due_ = Clock::now() + options_.retry_after;

@@ -13,6 +13,7 @@
 #include "io/file_tools.h"
 #include "orca/core/error.h"
 #include "orca/core/log.h"
+#include "orca/core/mutant.h"
 
 namespace orca::io {
 namespace {
@@ -115,6 +116,7 @@ void CheckpointStore::Save(const CheckpointContent& content) {
                                 folder_ / fmt::format("{}{}", kTemporary, files_.UniqueWord()));
   WriteCheckpoint(content, written.path(), files_);
   (void)Checkpoint::Open(written.path(), files_);
+  if (IsMutant("checkpoint-old-first")) RemoveOld(content.progress.iteration);
   PutInPlace(written.path(), wanted);
   RemoveOld(content.progress.iteration);
 }
@@ -134,7 +136,7 @@ void CheckpointStore::PutInPlace(const Path& written, const Path& wanted) {
   const auto lock = files_.TryLock(wanted);
   files_.Rename(wanted, aside);
   try {
-    files_.SyncFolder(folder_);
+    if (!IsMutant("checkpoint-fsync-between")) files_.SyncFolder(folder_);
     files_.Rename(written, wanted);
   } catch (const Error&) {
     files_.Rename(aside, wanted);
@@ -147,6 +149,7 @@ void CheckpointStore::PutInPlace(const Path& written, const Path& wanted) {
 // Renamed first and durably: a folder that is half removed must not look like a checkpoint.
 void CheckpointStore::MoveAside(const Path& path) {
   const Path aside = folder_ / fmt::format("{}{}", kTemporary, files_.UniqueWord());
+  if (IsMutant("checkpoint-aside")) return RemoveFlatFolder(files_, path);
   files_.Rename(path, aside);
   files_.SyncFolder(folder_);
   RemoveFlatFolder(files_, aside);

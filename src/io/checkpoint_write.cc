@@ -7,6 +7,7 @@
 #include "io/manifest.h"
 #include "io/safetensors_layout.h"
 #include "orca/core/crc32c.h"
+#include "orca/core/mutant.h"
 
 namespace orca::io {
 namespace {
@@ -35,7 +36,7 @@ class ChecksummedFile {
   }
 
   void Finish() {
-    file_->Sync();
+    if (!IsMutant("checkpoint-fsync")) file_->Sync();
     file_->Close();
   }
 
@@ -79,7 +80,7 @@ void WriteCheckpoint(const CheckpointContent& content, const Path& folder, FileS
   const std::string text = EncodeManifest(manifest);
   file.Write(std::as_bytes(std::span(text)));
   file.Finish();
-  files.SyncFolder(folder);
+  if (!IsMutant("checkpoint-fsync-names")) files.SyncFolder(folder);
 }
 
 }  // namespace orca::io

@@ -2,12 +2,14 @@
 
 #include <cerrno>
 
+#include "orca/core/mutant.h"
+
 namespace orca::io {
 
 void WriteAll(WritableFile& file, std::span<const std::byte> data, const Path& path) {
   while (!data.empty()) {
     const Written written = file.Write(data);
-    if (written.error == EINTR) continue;
+    if (written.error == EINTR && !IsMutant("write-again")) continue;
     if (written.error != 0) ThrowFileError("write", path, written.error);
     // A write that takes nothing and says nothing would be tried for ever.
     if (written.bytes == 0) ThrowFileError("write", path, ENOSPC);

@@ -10,6 +10,7 @@
 
 #include "learn/stamps.h"
 #include "orca/core/error.h"
+#include "orca/core/mutant.h"
 
 namespace orca::learn {
 namespace {
@@ -99,7 +100,8 @@ void RedoLog::Begin(int rank, std::uint64_t number, const Step& step,
 void RedoLog::Run(int rank, const JoinedGradient& gradient) {
   Head& head = HeadOf(rank);
   std::byte* const staging = StagingOf(rank);
-  const std::uint64_t cursor = head.cursor.load(std::memory_order_acquire);
+  const std::uint64_t cursor =
+      IsMutant("redo-cursor") ? 0 : head.cursor.load(std::memory_order_acquire);
   std::uint64_t chunk = 0;
   std::vector<const void*> from(gradient.banks.size());
   for (const UpdatePart& part : PartsOf(rank).first(head.parts)) {
@@ -149,7 +151,7 @@ std::optional<RedoLog::Step> RedoLog::Finish(std::uint64_t number, const JoinedG
   int first = -1;
   for (int rank = 0; rank < shape_.world && first < 0; ++rank)
     if (HeadOf(rank).number.load(std::memory_order_acquire) == number) first = rank;
-  if (first < 0) return std::nullopt;
+  if (first < 0 || IsMutant("redo-finish")) return std::nullopt;
   const Step step = HeadOf(first).step;
   const auto known = PartsOf(first).first(HeadOf(first).parts);
   const std::vector<UpdatePart> parts(known.begin(), known.end());

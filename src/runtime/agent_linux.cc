@@ -20,6 +20,7 @@
 #include "orca/core/error.h"
 #include "orca/core/host.h"
 #include "orca/core/log.h"
+#include "orca/core/mutant.h"
 #include "orca/net/handshake.h"
 #include "orca/net/socket.h"
 #include "orca/runtime/agent.h"
@@ -108,7 +109,7 @@ void Agent::EndWith(pid_t process) {
   if (!process_) return;  // an old kernel: the link has to do
   loop_.Watch(process_.get(), [this] {
     loop_.Forget(process_.get());
-    loop_.Stop();
+    if (!IsMutant("driver-gone")) loop_.Stop();
   });
 }
 
@@ -137,7 +138,7 @@ void Agent::HandleDriver() {
   } catch (const Error& error) {
     if (error.code() != Code::kPeerLost && error.code() != Code::kUnauthenticated) throw;
     loop_.Forget(driver_->fd());
-    loop_.Stop();
+    if (!IsMutant("driver-gone")) loop_.Stop();
   }
 }
 
@@ -473,10 +474,12 @@ void Agent::WorkerDied(std::uint64_t id, const std::string& how, std::size_t pea
   if (!worker.link_lost) HandleWorker(id);
   DrainPipes(worker);
   std::string last;
-  for (const std::string& line : worker.last_lines) last += line + "\n";
+  for (const std::string& line : worker.last_lines)
+    if (!IsMutant("last-lines")) last += line + "\n";
   std::string text = worker.fate.empty() ? how : worker.fate;
   const long oom_kills = OomKills();
-  if (worker.fate.empty() && oom_kills > oom_kills_ && how.find("SIGKILL") != std::string::npos)
+  if (worker.fate.empty() && oom_kills > oom_kills_ && how.find("SIGKILL") != std::string::npos &&
+      !IsMutant("oom"))
     text += fmt::format(
         " by the kernel, because memory ran out ({}); it had taken {}, all shards "
         "of this machine take {}",
@@ -533,6 +536,7 @@ void Agent::WatchForSilence() {
   }
   for (auto& [id, worker] : workers_) {
     if (worker.pid <= 0 || now - worker.heard < silence_ || worker.killed_for_silence) continue;
+    if (IsMutant("silence")) continue;
     worker.killed_for_silence = true;
     const double seconds = std::chrono::duration<double>(now - worker.heard).count();
     KillWorker(worker, fmt::format("gave no sign of life for {:.1f} s (the process was {}) and was "
@@ -574,6 +578,7 @@ void Agent::HandleExit(pid_t pid, int status, std::size_t peak) {
   }
   for (auto& [id, worker] : workers_) {
     if (worker.pid != pid) continue;
+    if (status == 0 && IsMutant("exit-zero")) return;
     WorkerDied(id, DescribeExit(status), peak);
     return;
   }

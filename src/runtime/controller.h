@@ -115,6 +115,8 @@ class Controller {
   void WakeToSend();
   void Schedule();
   void Begin(const std::shared_ptr<Job>& job);
+  static std::chrono::milliseconds BackOff(Job& job);
+  void BeginLater(const std::shared_ptr<Job>& job);
   std::vector<int> NodesOfRanks(int world) const;
   bool IsHeld(std::uint64_t worker) const;
   void LetGoOfIdle();

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "orca/core/error.h"
+#include "orca/core/mutant.h"
 #include "runtime/controller.h"
 #include "runtime/job.h"
 
@@ -20,6 +21,11 @@ milliseconds CollectEchoes(const ContextOptions& options) {
   return std::max(milliseconds(500), options.silence / 5);
 }
 constexpr milliseconds kNotedCalls(50);
+// F42: an attempt that ends sooner is short, and from the second short one in a row on the next
+// waits, each twice as long as the one before.
+constexpr milliseconds kShortAttempt(5000);
+constexpr milliseconds kFirstBackOff(20);
+constexpr milliseconds kLongestBackOff(1000);
 
 }  // namespace
 
@@ -95,6 +101,7 @@ void Controller::Begin(const std::shared_ptr<Job>& job) {
   job->paces.clear();
   job->concluding = false;
   job->again = false;
+  job->began = Loop::Clock::now();
   job->gathered.assign(world, {});
   job->shards.clear();
   job->sequences.assign(world, 0);
@@ -287,7 +294,7 @@ void Controller::HearPace(const Json& head) {
   constexpr double kMuch = 0.5;
   constexpr double kLittle = 0.2;
   const auto job = FindJob(head.at("call").get<std::uint64_t>());
-  if (!job || job->told_pace || job->ended()) return;
+  if (!job || job->told_pace || job->ended() || IsMutant("pace")) return;
   const Job::Pace now{.time = Loop::Clock::now(),
                       .sequence = head.at("sequence").get<std::uint64_t>(),
                       .waited = head.at("waited").get<double>()};
@@ -377,8 +384,8 @@ void Controller::Conclude(std::uint64_t call, int attempt) {
       static_cast<int>(std::ranges::count_if(job->causes, [](const Cause& c) { return c.died; }));
   const bool can_shrink =
       job->spec.on_failure == OnFailure::kShrink && job->spec.workers - dead >= 1;
-  const bool can_restart =
-      job->spec.on_failure == OnFailure::kRestart && job->restarts < job->spec.max_restarts;
+  const bool can_restart = job->spec.on_failure == OnFailure::kRestart &&
+                           (job->restarts < job->spec.max_restarts || IsMutant("max-restarts"));
   if (died && !raised && job->cancel_reason.empty() && (can_shrink || can_restart)) {
     ++job->restarts;
     job->again = true;
@@ -386,11 +393,15 @@ void Controller::Conclude(std::uint64_t call, int attempt) {
       busy_ -= dead;
       job->spec.workers -= dead;
     }
+    job->back_off = BackOff(*job);
+    const double seconds = std::chrono::duration<double>(job->back_off).count();
+    const std::string when = seconds > 0 ? fmt::format(" in {} s", seconds) : "";
     Tell({.level = 30,
-          .text = fmt::format("{}; {}", failure.text,
-                              can_shrink ? fmt::format("the other {} begin anew", job->spec.workers)
-                                         : fmt::format("all ranks begin anew (restart {} of {})",
-                                                       job->restarts, job->spec.max_restarts))});
+          .text = fmt::format(
+              "{}; {}", failure.text,
+              can_shrink ? fmt::format("the other {} begin anew{}", job->spec.workers, when)
+                         : fmt::format("all ranks begin anew{} (restart {} of {})", when,
+                                       job->restarts, job->spec.max_restarts))});
     CancelOthers(*job, "another rank was lost; the call begins anew");
     if (job->running.empty()) RankEnded(job, -1);
     return;
@@ -401,6 +412,29 @@ void Controller::Conclude(std::uint64_t call, int attempt) {
   job->End({}, failure);
   CancelOthers(*job, "another rank failed");
   if (job->running.empty()) Finish(job);
+}
+
+milliseconds Controller::BackOff(Job& job) {
+  const bool is_short = Loop::Clock::now() - job.began < kShortAttempt;
+  job.short_attempts = is_short ? job.short_attempts + 1 : 0;
+  if (job.short_attempts < 2 || IsMutant("back-off")) return milliseconds(0);
+  const int doublings = std::min(job.short_attempts - 2, 10);
+  return std::min(kFirstBackOff * (1 << doublings), kLongestBackOff);
+}
+
+void Controller::BeginLater(const std::shared_ptr<Job>& job) {
+  ++job->attempt;
+  if (job->back_off == milliseconds(0)) return Begin(job);
+  job->waits = true;
+  loop_.At(Loop::Clock::now() + job->back_off, [this, call = job->call, attempt = job->attempt] {
+    const std::lock_guard lock(state_mutex_);
+    const auto waiting = FindJob(call);
+    if (!waiting || waiting->attempt != attempt || !waiting->waits) return;
+    waiting->waits = false;
+    if (waiting->ended()) return Finish(waiting);
+    Begin(waiting);
+    WakeToSend();
+  });
 }
 
 void Controller::CancelOthers(const Job& job, const std::string& reason) {
@@ -414,8 +448,7 @@ void Controller::RankEnded(const std::shared_ptr<Job>& job, int rank) {
   job->running.erase(rank);
   if (!job->running.empty()) return;
   if (job->again) {
-    ++job->attempt;
-    Begin(job);
+    BeginLater(job);
     return;
   }
   if (!job->cancel_reason.empty())
@@ -458,6 +491,11 @@ void Controller::CancelJob(std::uint64_t call, const std::string& reason) {
   }
   job->again = false;
   job->group->broken = true;
+  if (job->waits) {  // Nobody runs it.
+    job->End({}, RunFailure{.text = reason, .cancelled = true});
+    Finish(job);
+    return;
+  }
   CancelOthers(*job, reason);
 }
 

@@ -53,6 +53,10 @@ class Controller::Job final : public Run {
   RunSpec spec;
   int attempt = 0;
   int restarts = 0;
+  Loop::Clock::time_point began;  // this attempt
+  int short_attempts = 0;         // in a row
+  std::chrono::milliseconds back_off{0};
+  bool waits = false;                  // until its next attempt begins
   std::vector<std::uint64_t> members;  // worker of each rank
   std::shared_ptr<Group> group;
   std::vector<Parcel> gathered;

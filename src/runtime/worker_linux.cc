@@ -16,6 +16,7 @@
 
 #include "orca/core/error.h"
 #include "orca/core/log.h"
+#include "orca/core/mutant.h"
 #include "orca/runtime/worker.h"
 #include "runtime/agent_home.h"
 #include "runtime/link.h"
@@ -123,8 +124,10 @@ struct Worker::State {
   }
 
   void Beat() {
-    Tell({.head = {{"op", "beat"}}});
-    TellPace();
+    if (!IsMutant("beat")) {
+      Tell({.head = {{"op", "beat"}}});
+      TellPace();
+    }
     loop.At(Loop::Clock::now() + beat, [this] { Beat(); });
   }
 

@@ -5,23 +5,30 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <functional>
+#include <map>
+#include <utility>
+#include <vector>
 
 #include "io/folder.h"
 #include "io/sample.h"
 #include "net/expect_error.h"
 #include "orca/io/checkpoint_store.h"
 #include "testing/crash_files.h"
+#include "testing/mutant.h"
 #include "testing/seed.h"
 
 namespace orca::io {
 namespace {
 
+using orca::testing::Change;
 using orca::testing::Crash;
 using orca::testing::CrashFiles;
 using orca::testing::CrashMode;
+using orca::testing::IsNoticed;
 using orca::testing::kSanitized;
 using ::testing::ElementsAre;
 
@@ -107,17 +114,49 @@ int CrashEverywhere(const std::function<std::unique_ptr<CrashFiles>()>& prepare,
   return points;
 }
 
+// At each call that changes something, with all that a disk may have kept of what was not synced.
+// Returns the points, and how many calls of each kind there are.
+std::pair<int, std::map<Change, std::uint64_t>> CrashWhileWriting(const Case& tried) {
+  SCOPED_TRACE(tried.name);
+  std::map<Change, std::uint64_t> counts;
+  const int points = CrashEverywhere([&] { return Prepared(tried); },
+                                     [&](CrashFiles& disk) {
+                                       const auto before = disk.counts();
+                                       Quiet(disk, tried.keep_last).Save(tried.saved.content());
+                                       counts = disk.counts();
+                                       for (const auto& [change, count] : before)
+                                         counts[change] -= count;
+                                     },
+                                     [&](CrashFiles& disk, bool finished) {
+                                       ExpectOldOrNew(disk, tried, finished);
+                                       ExpectGoesOn(disk);
+                                     });
+  return {points, counts};
+}
+
 TEST(CheckpointCrashTest, F23EveryPointOfWritingLeavesTheOldOrTheNewCheckpoint) {
   for (const Case& tried : Cases()) {
-    SCOPED_TRACE(tried.name);
-    const int points = CrashEverywhere(
-        [&] { return Prepared(tried); },
-        [&](CrashFiles& disk) { Quiet(disk, tried.keep_last).Save(tried.saved.content()); },
-        [&](CrashFiles& disk, bool finished) {
-          ExpectOldOrNew(disk, tried, finished);
-          ExpectGoesOn(disk);
-        });
-    EXPECT_GT(points, 15);
+    auto [points, counts] = CrashWhileWriting(tried);
+    for (const Change change :
+         {Change::kWrite, Change::kSync, Change::kRename, Change::kSyncFolder})
+      EXPECT_GT(counts[change], 0U) << tried.name;
+    if (tried.keep_last != 0) {
+      EXPECT_GT(counts[Change::kRemove], 0U) << tried.name;
+    }
+    std::uint64_t calls = 0;
+    for (const auto& [change, count] : counts) calls += count;
+    EXPECT_EQ(points, calls + 1) << tried.name;  // and once without a crash
+  }
+}
+
+TEST(CheckpointCrashTest, F23EveryMutantIsNoticed) {
+  const std::vector<Case> cases = Cases();
+  for (const char* mutant :
+       {"checkpoint-fsync", "checkpoint-fsync-names", "checkpoint-fsync-between",
+        "checkpoint-aside", "checkpoint-old-first"}) {
+    EXPECT_TRUE(std::ranges::any_of(cases, [&](const Case& tried) {
+      return IsNoticed(mutant, [&] { CrashWhileWriting(tried); });
+    })) << mutant;
   }
 }
 
@@ -174,6 +213,18 @@ TEST(CheckpointCrashTest, F22AnyStepThatFailsLeavesTheOldOrTheNewCheckpoint) {
       }
     }
   }
+}
+
+void SaveInShortWrites() {
+  CrashFiles disk;
+  disk.CutWrites(7);
+  Quiet(disk, 0).Save(Sample(10).content());
+  Sample(10).ExpectEqual(*Quiet(disk, 0).Latest());
+}
+
+TEST(CheckpointCrashTest, F22WritesThatAreInterruptedAndShortLoseNothing) {
+  SaveInShortWrites();
+  EXPECT_TRUE(IsNoticed("write-again", SaveInShortWrites));
 }
 
 TEST(CheckpointCrashTest, F21ADiskThatIsFullAtAnyByteCostsTheNewCheckpointOnly) {

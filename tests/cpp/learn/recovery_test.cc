@@ -1,5 +1,6 @@
-// Native workers that train together and are killed at any stamp: whoever comes after them goes on,
-// and the weights are the same to the last bit.
+// F01, F20: native workers that train together and are killed at any stamp, again while that is
+// mended. Whoever comes after them goes on, every row counts once (O1), and the weights are the
+// same to the last bit (O2).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -9,6 +10,7 @@
 #include <atomic>
 #include <cmath>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <random>
 #include <thread>
@@ -18,12 +20,14 @@
 #include "orca/learn/commit_log.h"
 #include "orca/learn/redo_log.h"
 #include "orca/learn/undo_log.h"
+#include "testing/mutant.h"
 #include "testing/seed.h"
 #include "testing/stamps.h"
 
 namespace orca::learn {
 namespace {
 
+using testing::Mutant;
 using testing::SharedBytes;
 
 constexpr std::size_t kRows = 37;
@@ -37,7 +41,6 @@ struct Plan {
   bool undoes = false;  // an optimizer of somebody else, whose steps are taken back
   UpdateKind kind = UpdateKind::kSgd;
   std::vector<std::pair<int, int>> deaths;  // of each attempt: who, at which stamp
-  bool settles = true;                      // whether the step in which somebody died is settled
 };
 
 /// Everything that outlives the workers.
@@ -46,7 +49,8 @@ class Training {
   explicit Training(const Plan& plan)
       : plan_(plan),
         layout_({{.name = "a", .dtype = DType::kFloat64, .count = 2'500},
-                 {.name = "b", .dtype = DType::kFloat64, .count = 30, .group = 1}}),
+                 {.name = "b", .dtype = DType::kFloat64, .count = 30, .group = 1},
+                 {.name = "ledger", .dtype = DType::kFloat64, .count = kRows, .group = 2}}),
         state_(3 * layout_.size()),
         banks_(static_cast<std::size_t>(plan.world) * layout_.size()),
         undo_(UndoLog::BlockSize(UndoShape())),
@@ -55,11 +59,12 @@ class Training {
         group_(sizeof(Group)) {
     auto* const weights = reinterpret_cast<double*>(Region(0).data());
     for (std::size_t i = 0; i < layout_.size() / sizeof(double); ++i)
-      weights[i] = std::sin(static_cast<double>(i));
-    for (const FlatLayout::Run& run : layout_.Runs(std::vector<int>(2, 0))) {
+      weights[i] = i < Ledger() ? std::sin(static_cast<double>(i)) : 0.0;
+    for (const FlatLayout::Run& run : layout_.Runs(std::vector<int>(3, 0))) {
       UpdatePart part{.run = run, .rule = {.kind = plan.kind}, .regions = {1, 2, 0}};
       part.rule.lr = 0.05;
       part.rule.momentum = 0.9;
+      if (run.group == 2) part.rule = {.kind = UpdateKind::kSgd, .lr = 1};
       parts_.push_back(part);
     }
     CommitLog(commits_.bytes()).Write({.number = 1});
@@ -74,6 +79,11 @@ class Training {
   }
 
   std::vector<std::byte> State() const { return {state_.bytes().begin(), state_.bytes().end()}; }
+  /// How often each row was trained on.
+  std::vector<double> Counts() const {
+    const auto* const weights = reinterpret_cast<const double*>(Region(0).data());
+    return {weights + Ledger(), weights + Ledger() + kRows};
+  }
   std::uint64_t RowsNoted() const {
     const Commit last = *CommitLog(commits_.bytes()).Read();
     std::uint64_t rows = 0;
@@ -91,9 +101,11 @@ class Training {
   UndoLog::Shape UndoShape() const {
     std::vector<std::uint64_t> regions;
     if (plan_.undoes) regions.assign(3, layout_.size());
-    return {.world = plan_.world, .pieces = 6, .note = 8, .regions = regions};
+    return {.world = plan_.world, .pieces = 9, .note = 8, .regions = regions};
   }
-  RedoLog::Shape RedoShape() const { return {.world = plan_.world, .parts = 2}; }
+  RedoLog::Shape RedoShape() const { return {.world = plan_.world, .parts = 3}; }
+  /// The first element that counts rows.
+  std::size_t Ledger() const { return layout_.offset(2) / sizeof(double); }
   std::span<std::byte> Region(std::size_t i) const {
     return state_.bytes().subspan(i * layout_.size(), layout_.size());
   }
@@ -150,7 +162,6 @@ class Training {
 
   /// Before the next attempt: finishes the step in which somebody died, or takes it back.
   void Settle() const {
-    if (!plan_.settles) return;
     CommitLog log(commits_.bytes());
     Commit last = *log.Read();
     if (plan_.undoes) {
@@ -209,8 +220,9 @@ class Training {
     for (std::uint64_t i = begin; i < end; ++i) {
       if (i % world != static_cast<std::uint64_t>(rank)) continue;
       const auto row = static_cast<double>(order(i));
-      for (std::size_t j = 0; j < count; ++j)
+      for (std::size_t j = 0; j < Ledger(); ++j)
         gradient[j] += weights[j] * 0.01 + std::cos(row + static_cast<double>(j));
+      gradient[Ledger() + order(i)] -= plan_.world;  // of which the mean is taken
       ++rows;
     }
     return rows;
@@ -263,43 +275,59 @@ Plan Drawn(std::mt19937_64& random) {
   return plan;
 }
 
-TEST(Recovery, KillsAtAnyStampChangeNoBit) {
-  const int schedules = testing::kSanitized ? 200 : 2'000;
+/// What a schedule makes of a training that nobody disturbs; how often it began anew.
+struct Outcome {
+  bool is_same = false;
+  bool is_once = false;
   int deaths = 0;
-  for (int i = 0; i < schedules; ++i) {
-    std::mt19937_64 random(testing::TestSeed() + static_cast<std::uint64_t>(i));
-    const Plan plan = Drawn(random);
-    Plan quiet = plan;
-    quiet.deaths.clear();
-    Training expected(quiet);
-    EXPECT_EQ(expected.Run(), 0);
-    Training training(plan);
-    deaths += training.Run();
-    ASSERT_EQ(training.State(), expected.State())
-        << "schedule " << i << " of seed " << testing::TestSeed();
-    ASSERT_EQ(training.RowsNoted(), kEpochs * kRows) << "schedule " << i;
-  }
-  EXPECT_GT(deaths, schedules / 2);
+};
+
+Outcome RunSchedule(Plan plan) {
+  Training training(plan);
+  Outcome outcome{.deaths = training.Run()};
+  plan.deaths.clear();
+  Training quiet(plan);
+  quiet.Run();
+  outcome.is_same = training.State() == quiet.State();
+  outcome.is_once = training.Counts() == std::vector<double>(kRows, kEpochs) &&
+                    training.RowsNoted() == kEpochs * kRows;
+  return outcome;
 }
 
-// What the test above would say if nobody finished a step or took it back.
-TEST(Recovery, IsNoticedWhenItIsMissing) {
-  for (const bool undoes : {false, true}) {
-    int wrong = 0;
-    for (int i = 0; i < 200 && wrong == 0; ++i) {
+TEST(Recovery, F01F20KillsAtAnyStampChangeNoBit) {
+  const int schedules = testing::TestSchedules(testing::kSanitized ? 200 : 2'000);
+  const std::uint64_t seed = testing::TestSeed();
+  int deaths = 0;
+  for (int i = 0; i < schedules; ++i) {
+    std::mt19937_64 random(seed + static_cast<std::uint64_t>(i));
+    const Outcome outcome = RunSchedule(Drawn(random));
+    deaths += outcome.deaths;
+    ASSERT_TRUE(outcome.is_same && outcome.is_once)
+        << "schedule " << i << ": bits " << outcome.is_same << ", rows once " << outcome.is_once
+        << "; ORCA_SCHEDULES=1 ORCA_TEST_SEED=" << seed + static_cast<std::uint64_t>(i)
+        << " repeats it";
+    if ((i + 1) % 1'000 == 0) {
+      std::printf("%d schedules, %d deaths\n", i + 1, deaths);
+      std::fflush(stdout);
+    }
+  }
+  EXPECT_GE(deaths, schedules / 2);
+}
+
+// What the test above says when a step is neither finished nor taken back, or finished twice.
+TEST(Recovery, F01F20EveryMutantIsNoticed) {
+  for (const auto& [name, undoes] :
+       {std::pair("redo-finish", false), {"redo-cursor", false}, {"undo-put-back", true}}) {
+    const Mutant without(name);
+    bool is_noticed = false;
+    for (int i = 0; i < 200 && !is_noticed; ++i) {
       std::mt19937_64 random(testing::TestSeed() + static_cast<std::uint64_t>(i));
       Plan plan = Drawn(random);
       plan.undoes = undoes;
-      Plan quiet = plan;
-      quiet.deaths.clear();
-      plan.settles = false;
-      Training expected(quiet);
-      expected.Run();
-      Training training(plan);
-      training.Run();
-      if (training.State() != expected.State()) ++wrong;
+      const Outcome outcome = RunSchedule(plan);
+      is_noticed = !outcome.is_same && !outcome.is_once;
     }
-    EXPECT_EQ(wrong, 1) << undoes;
+    EXPECT_TRUE(is_noticed) << name;
   }
 }
 

@@ -22,7 +22,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr int kSchedules = testing::kSanitized ? 60 : 500;
+constexpr int kUsualSchedules = testing::kSanitized ? 60 : 500;
 constexpr int kSchedulesAContext = 25;
 constexpr milliseconds kSilence(500);
 
@@ -118,10 +118,13 @@ void RunOne(Context& context, const Schedule& schedule, const std::string& mark)
 
 TEST(ChaosTest, F01F05F20EveryScheduleEndsAndNamesTheGuilty) {
   ::setenv("ORCA_PEER_TIMEOUT", testing::kSanitized ? "2" : "0.5", 1);
-  std::mt19937_64 random(testing::TestSeed());
   const std::string mark = ::testing::TempDir() + "orca-chaos-" + std::to_string(::getpid());
   std::unique_ptr<Context> context;
-  for (int i = 0; i < kSchedules && !::testing::Test::HasFailure(); ++i) {
+  const int schedules = testing::TestSchedules(kUsualSchedules);
+  for (int i = 0; i < schedules && !::testing::Test::HasFailure(); ++i) {
+    const std::uint64_t seed = testing::TestSeed() + static_cast<std::uint64_t>(i);
+    SCOPED_TRACE("ORCA_SCHEDULES=1 ORCA_TEST_SEED=" + std::to_string(seed) + " repeats it");
+    std::mt19937_64 random(seed);
     if (i % kSchedulesAContext == 0) {
       context.reset();
       EXPECT_TRUE(runtime::Children().empty());

@@ -52,7 +52,7 @@ class CrashFiles::File final : public io::WritableFile {
       if (disk_.was_interrupted_) return {0, EINTR};
       data = data.first(std::min(data.size(), disk_.longest_write_));
     }
-    if (const int error = disk_.Step(); error != 0) return {0, error};
+    if (const int error = disk_.Step(Change::kWrite); error != 0) return {0, error};
     if (disk_.room_) {
       const std::uint64_t used = disk_.Used(*disk_.root_);
       const std::uint64_t left = *disk_.room_ - std::min(*disk_.room_, used);
@@ -65,14 +65,14 @@ class CrashFiles::File final : public io::WritableFile {
   }
 
   void Sync() override {
-    disk_.Step("write", path_);
+    disk_.Step(Change::kSync, "write", path_);
     // The machine may stop before or after the bytes are there; this is before.
     disk_.CheckCrash();
     node_->durable_data = node_->data;
   }
 
   void Close() override {
-    disk_.Step("write", path_);
+    disk_.Step(Change::kClose, "write", path_);
     disk_.CheckCrash();
   }
 
@@ -91,14 +91,15 @@ void CrashFiles::FailAt(std::uint64_t step, int error, std::uint64_t count) {
 }
 
 // 0, or the error of this step.
-int CrashFiles::Step() {
+int CrashFiles::Step(Change change) {
   if (crashed_) throw Crash();
   ++steps_;
+  ++counts_[change];
   return steps_ >= fail_from_ && steps_ < fail_until_ ? fail_error_ : 0;
 }
 
-void CrashFiles::Step(const char* doing, const Path& path) {
-  if (const int error = Step(); error != 0) ThrowFileError(doing, path, error);
+void CrashFiles::Step(Change change, const char* doing, const Path& path) {
+  if (const int error = Step(change); error != 0) ThrowFileError(doing, path, error);
 }
 
 void CrashFiles::CheckCrash() {
@@ -107,12 +108,12 @@ void CrashFiles::CheckCrash() {
   throw Crash();
 }
 
-void CrashFiles::Apply(const Change& change, Names& names) {
+void CrashFiles::Apply(const Naming& change, Names& names) {
   if (!change.removed.empty()) names.erase(change.removed);
   if (!change.added.empty()) names[change.added] = change.node;
 }
 
-void CrashFiles::Do(const NodePtr& folder, const Change& change) {
+void CrashFiles::Do(const NodePtr& folder, const Naming& change) {
   Apply(change, folder->names);
   folder->changes.push_back(change);
   CheckCrash();
@@ -143,7 +144,7 @@ std::vector<std::byte>& CrashFiles::Content(const Path& path) {
 }
 
 std::unique_ptr<io::WritableFile> CrashFiles::Create(const Path& path) {
-  Step("create", path);
+  Step(Change::kCreate, "create", path);
   const NodePtr folder = FindFolder(path.parent_path(), "create");
   if (folder->names.contains(path.filename().string())) ThrowFileError("create", path, EEXIST);
   auto node = std::make_shared<Node>();
@@ -162,7 +163,7 @@ io::FileView CrashFiles::Map(const Path& path) {
 }
 
 void CrashFiles::Rename(const Path& from, const Path& to) {
-  Step("rename to", to);
+  Step(Change::kRename, "rename to", to);
   if (from.parent_path() != to.parent_path()) throw std::logic_error("only within a folder");
   const NodePtr folder = FindFolder(from.parent_path(), "rename to");
   const NodePtr node = Find(from);
@@ -177,7 +178,7 @@ bool CrashFiles::Remove(const Path& path) {
   if (crashed_) throw Crash();
   const NodePtr node = Find(path);
   if (!node) return false;
-  Step("remove", path);
+  Step(Change::kRemove, "remove", path);
   if (node->is_folder && !node->names.empty()) ThrowFileError("remove", path, ENOTEMPTY);
   Do(Find(path.parent_path()), {.removed = path.filename().string(), .added = "", .node = nullptr});
   return true;
@@ -189,7 +190,7 @@ bool CrashFiles::MakeFolder(const Path& path) {
     if (!there->is_folder) ThrowFileError("make", path, EEXIST);
     return false;
   }
-  Step("make", path);
+  Step(Change::kMakeFolder, "make", path);
   auto node = std::make_shared<Node>();
   node->is_folder = true;
   Do(FindFolder(path.parent_path(), "make"),
@@ -208,10 +209,10 @@ std::vector<std::string> CrashFiles::List(const Path& folder) {
 }
 
 void CrashFiles::SyncFolder(const Path& folder) {
-  Step("write", folder);
+  Step(Change::kSyncFolder, "write", folder);
   CheckCrash();
   const NodePtr node = FindFolder(folder, "write");
-  for (const Change& change : node->changes) Apply(change, node->durable_names);
+  for (const Naming& change : node->changes) Apply(change, node->durable_names);
   node->changes.clear();
 }
 
@@ -239,7 +240,7 @@ CrashFiles::NodePtr CrashFiles::AfterCrash(const Node& node, CrashMode mode,
   if (mode == CrashMode::kTorn || mode == CrashMode::kRandom)
     Tear(after->data, node.durable_data.size(), random);
   Names names = node.durable_names;
-  for (const Change& change : node.changes) {
+  for (const Naming& change : node.changes) {
     const bool is_kept = mode == CrashMode::kRandom ? random() % 2 == 0 : mode != CrashMode::kLost;
     if (!is_kept) continue;
     // A folder took the place of one that had to be moved away first, and was not: no file system

@@ -26,6 +26,9 @@ enum class CrashMode {
   kRandom,  ///< Any of the changes of names, and data as with kTorn.
 };
 
+/// The calls that change something.
+enum class Change { kCreate, kWrite, kSync, kClose, kRename, kRemove, kMakeFolder, kSyncFolder };
+
 /// Remembers what a disk would: data from Sync on, names from SyncFolder on. A rename is there
 /// completely or not at all. Every change counts as one step. One thread.
 class CrashFiles final : public io::FileSystem {
@@ -41,6 +44,8 @@ class CrashFiles final : public io::FileSystem {
   /// The disk is full when all files together have so many bytes.
   void SetRoom(std::uint64_t bytes) { room_ = bytes; }
   std::uint64_t steps() const { return steps_; }
+  /// How many of the steps were of each kind; those that there were.
+  const std::map<Change, std::uint64_t>& counts() const { return counts_; }
   bool crashed() const { return crashed_; }
 
   /// What the next boot finds.
@@ -65,7 +70,7 @@ class CrashFiles final : public io::FileSystem {
   struct Node;
   using NodePtr = std::shared_ptr<Node>;
   using Names = std::map<std::string, NodePtr>;
-  struct Change {
+  struct Naming {
     std::string removed;  // empty: nothing
     std::string added;    // empty: nothing
     NodePtr node;
@@ -76,22 +81,23 @@ class CrashFiles final : public io::FileSystem {
     std::vector<std::byte> durable_data;
     Names names;
     Names durable_names;
-    std::vector<Change> changes;  // of names, not synced
+    std::vector<Naming> changes;  // not synced
     bool is_locked = false;
   };
 
-  static void Apply(const Change& change, Names& names);
+  static void Apply(const Naming& change, Names& names);
   static NodePtr AfterCrash(const Node& node, CrashMode mode, std::mt19937_64& random);
   NodePtr Find(const io::Path& path) const;
   NodePtr FindFolder(const io::Path& path, const char* doing) const;
-  int Step();
-  void Step(const char* doing, const io::Path& path);
+  int Step(Change change);
+  void Step(Change change, const char* doing, const io::Path& path);
   void CheckCrash();
-  void Do(const NodePtr& folder, const Change& change);
+  void Do(const NodePtr& folder, const Naming& change);
   std::uint64_t Used(const Node& node) const;
 
   NodePtr root_;
   std::uint64_t steps_ = 0;
+  std::map<Change, std::uint64_t> counts_;
   std::uint64_t crash_at_ = 0;
   std::uint64_t fail_from_ = 0;
   std::uint64_t fail_until_ = 0;

@@ -19,4 +19,9 @@ std::uint64_t TestSeed() {
   return seed;
 }
 
+int TestSchedules(int usual) {
+  const char* const given = std::getenv("ORCA_SCHEDULES");
+  return given != nullptr ? std::atoi(given) : usual;
+}
+
 }  // namespace orca::testing

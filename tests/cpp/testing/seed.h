@@ -25,4 +25,8 @@ inline constexpr bool kSanitized = kAddressSanitizer || kThreadSanitizer;
 /// ORCA_TEST_SEED, or a new one; printed once, so that a failure can be repeated.
 std::uint64_t TestSeed();
 
+/// ORCA_SCHEDULES, or `usual`. Schedule i is drawn from TestSeed() + i, so that one can be repeated
+/// alone.
+int TestSchedules(int usual);
+
 }  // namespace orca::testing

@@ -1,0 +1,96 @@
+"""Mechanisms of Python that are left out, to see whether a test of a fault notices.
+
+The variable ORCA_MUTANT names one: those below are left out of a worker as soon as it reads a call that has a
+``Mutated()`` among its arguments, all others by the engine's test build (include/orca/core/mutant.h).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+LIBRARY = Path(__file__).resolve().parents[2] / "build/release/mutants"
+
+
+def environment(mutant: str) -> dict[str, str]:
+    """For a program that does without a mechanism, and for its workers."""
+    found = os.environ | {"ORCA_MUTANT": mutant}
+    return found if mutant in PYTHON else found | {"LD_LIBRARY_PATH": str(LIBRARY)}
+
+
+class Mutated:
+    """An argument of a call, such as a callback: whoever unpickles it is mutated."""
+
+    def __reduce__(self) -> Any:
+        return _mutated, (os.environ.get("ORCA_MUTANT", ""),)
+
+
+def _mutated(name: str) -> Mutated:
+    if name in PYTHON:
+        PYTHON[name]()
+    return Mutated()
+
+
+def _without_seeds() -> None:
+    """Random numbers do not depend on the step."""
+    from orca.adapters.torch import trainer
+
+    trainer.Trainer._seed = lambda *_: None  # type: ignore[method-assign]
+
+
+def _leaving_at_once() -> None:
+    """SIGTERM ends a worker in the middle of its step."""
+    from orca.adapters.torch import loop
+
+    loop.leaving_between_steps = contextlib.nullcontext  # type: ignore[assignment]
+
+
+def _without_what_follows() -> None:
+    """A step that was finished after a death does not get what follows a step."""
+    from orca.adapters.torch import commits
+
+    write = commits._core.write_commit
+
+    def forgets(block: Any, commit: Any) -> None:
+        commit.is_pending = 0
+        write(block, commit)
+
+    commits._core.write_commit = forgets
+
+
+def _from_the_epochs_begin() -> None:
+    """A checkpoint does not say how far its epoch was."""
+    from orca.adapters.torch import loop
+
+    read = loop.Progress.of
+
+    def forgets(said: dict[str, Any]) -> Any:
+        return read(said | {"index": 0})
+
+    loop.Progress.of = forgets  # type: ignore[method-assign,assignment]
+
+
+def _any_number() -> None:
+    """Losses and gradients are not looked at."""
+    from orca.adapters.torch import trainer
+
+    trainer.Policy._is_fine = lambda *_: True  # type: ignore[method-assign]
+
+
+def _without_culprits() -> None:
+    """Nobody remembers in which step a worker died."""
+    from orca.adapters.torch import commits
+
+    commits._check_culprit = lambda *_: None
+
+
+PYTHON = {
+    "step-seeds": _without_seeds,
+    "leave-after-step": _leaving_at_once,
+    "pending-step": _without_what_follows,
+    "resume-place": _from_the_epochs_begin,
+    "finite": _any_number,
+    "culprit": _without_culprits,
+}
