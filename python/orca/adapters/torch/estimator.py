@@ -28,6 +28,7 @@ from orca.adapters.torch import loop
 from orca.adapters.torch.commits import Ledger
 from orca.adapters.torch.devices import count_gpus, workers_on
 from orca.adapters.torch.feeds import ArraySource, LoaderSource
+from orca.adapters.torch.inference import Inference
 from orca.adapters.torch.names import load_plain_state, unwrapped
 from orca.adapters.torch.positions import in_any_order
 from orca.adapters.torch.records import (
@@ -39,7 +40,7 @@ from orca.adapters.torch.records import (
 )
 from orca.adapters.torch.rows import column_names, is_spark_frame, store_of
 from orca.adapters.torch.session import ModelSpec, Session, make_models
-from orca.adapters.torch.trees import pack, unpack
+from orca.adapters.torch.trees import SharedParts, pack, unpack
 from orca.context import OrcaContext, active_context, current_context
 from orca.data import ArrayStore, Shard, SparkXShards
 from orca.data.cells import stacked
@@ -437,29 +438,23 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
             state=weights,
             has_state=True,
         )
-        as_float32 = self._rules.frames_as_float32
         rows = _ROWS_OF_FRAMES if batch_size is None else batch_size
         _check_positive("batch_size", rows)
+        inference = Inference(call, rows, self._rules.frames_as_float32, tuple(callbacks or ()))
+        # The workers have the GPUs.
+        can_be_opened = self._spec.device is None
+        return frames.with_predictions(
+            frame, features, outputs, inference, weights.nbytes, can_be_opened=can_be_opened
+        )
 
-        def predict(shard: Shard) -> list[Shard]:
-            store = ArrayStore()
-            store.put(shard)
-            source = ArraySource(store, has_target=False, as_float32=as_float32)
-            found: list[Shard] = running.run(
-                loop.predict, (call, source, rows, tuple(callbacks or ())), workers=1, threads=1
-            )[0]
-            return found
-
-        return frames.with_predictions(frame, features, outputs, predict, weights.nbytes)
-
-    def _weights(self) -> tuple[Shard, str]:
+    def _weights(self) -> tuple[SharedParts, str]:
         """A copy of the models' weights, which no training changes, and a name of its content."""
         state = {"epoch": 0, "models": self.get_state_dict()["models"]}
         parts, _ = dumps(pack(unpack(state | {"optimizers": [], "schedulers": []})))
         digest = hashlib.blake2b()
         for part in parts:
             digest.update(part)
-        return Shard([bytes(part) for part in parts]), digest.hexdigest()
+        return SharedParts(parts), digest.hexdigest()
 
     @_translated
     def get_model(self) -> Any:

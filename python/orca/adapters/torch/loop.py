@@ -7,6 +7,7 @@ import itertools
 import logging
 import math
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ from orca.adapters.torch.feeds import Feed, count_rows, spread
 from orca.adapters.torch.runner import Runner
 from orca.adapters.torch.session import ModelSpec, Session, make_metrics
 from orca.adapters.torch.trainer import DrivenTrainer, FitOptions, Trainer
-from orca.adapters.torch.trees import pack, unpack
+from orca.adapters.torch.trees import SharedParts, pack, unpack
 from orca.data import Shard
 from orca.errors import InvalidArgumentError
 from orca.objects import allgather_object
@@ -49,7 +50,7 @@ class Call:
     version: str  # of the state that the workers must have
     next_version: str  # of the state that they have after a call that changes it
     spec: Shard  # the pickled ModelSpec
-    state: Any  # None, or packed state dicts (in a shard: pickled) for workers that have none
+    state: Any  # None, or packed state dicts (SharedParts: pickled) for workers that have none
     has_state: bool  # whether ``state`` says all; False: use what you have
     is_local: bool = True  # whether the driver is on the workers' machine
     seed: int | None = None
@@ -72,8 +73,8 @@ def _session(call: Call) -> Session | None:
         return None
     spec: ModelSpec = loads(list(call.spec.view()))
     state = call.state
-    if isinstance(state, Shard):
-        state = loads([bytearray(part) for part in state.view()])  # Tensors want to be written.
+    if isinstance(state, SharedParts):
+        state = loads(state.parts())
     state = None if state is None else unpack(state)
     device = device_of_worker(spec.device)
     group = None if device.type == "cpu" else DeviceGroup()
@@ -309,17 +310,30 @@ def predict(call: Call, source: Any, batch_size: int, callbacks: tuple[Any, ...]
     session = _session(call)
     if session is None:
         return SESSION_LOST
-    runner = Runner(session, list(callbacks), {})
     # Whole runs of rows, so that the parts only have to be put behind each other.
     rank, world, rows = running.rank(), running.world_size(), len(source.store)
     begin, end = rank * rows // world, (rank + 1) * rows // world
-    session.model.eval()
     shards: list[Shard] = []
     parts: list[Any] = []
     waiting = 0
+    for part in predictions(session, source.slices(begin, end, batch_size), callbacks):
+        parts.append(part)
+        waiting += _bytes_of(part)
+        if waiting >= _SHARD_BYTES:
+            shards.append(Shard(join(parts)))
+            parts, waiting = [], 0
+    return [*shards, Shard(join(parts))] if parts else shards
+
+
+def predictions(
+    session: Session, batches: Iterable[Any], callbacks: tuple[Any, ...]
+) -> Iterator[Any]:
+    """What the model makes of every batch of features, as arrays."""
+    runner = Runner(session, list(callbacks), {})
+    session.model.eval()
     runner.call("before_pred_epoch")
     with torch.no_grad():
-        slices = ((batch, 0) for batch in source.slices(begin, end, batch_size))
+        slices = ((batch, 0) for batch in batches)
         for index, (batch, _) in enumerate(session.batches(slices, threaded=True)):
             runner.batch, runner.batch_idx = spread(list(batch)), index
             runner.call("before_pred_iter")
@@ -329,14 +343,9 @@ def predict(call: Call, source: Any, batch_size: int, callbacks: tuple[Any, ...]
                 runner.output = session.operator.predict_batch(runner.batch)
             else:
                 runner.forward_only()
-            parts.append(_to_numpy(runner.output, count_rows(batch)))
-            waiting += _bytes_of(parts[-1])
-            if waiting >= _SHARD_BYTES:
-                shards.append(Shard(_join(parts)))
-                parts, waiting = [], 0
+            yield _to_numpy(runner.output, count_rows(batch))
             runner.call("after_pred_iter")
     runner.call("after_pred_epoch")
-    return [*shards, Shard(_join(parts))] if parts else shards
 
 
 def _to_numpy(output: Any, rows: int) -> Any:
@@ -364,11 +373,12 @@ def _bytes_of(output: Any) -> int:
     return sum(map(_bytes_of, output)) if isinstance(output, tuple) else int(output.nbytes)
 
 
-def _join(parts: list[Any]) -> Any:
+def join(parts: list[Any]) -> Any:
+    """The predictions of batches, behind each other."""
     if isinstance(parts[0], dict):
-        return {key: _join([part[key] for part in parts]) for key in parts[0]}
+        return {key: join([part[key] for part in parts]) for key in parts[0]}
     if isinstance(parts[0], tuple):
-        return tuple(_join([part[i] for part in parts]) for i in range(len(parts[0])))
+        return tuple(join([part[i] for part in parts]) for i in range(len(parts[0])))
     return np.concatenate(parts)
 
 
