@@ -240,9 +240,9 @@ class _Predictor:
 
     def __call__(self, features: dict[str, Any]) -> list[Any]:
         global _waited
-        if self._model is None and self._can_be_opened:
-            if "torch" in sys.modules or _waited >= _IMPORT:
-                self._model = self._open()
+        is_worth_it = "torch" in sys.modules or _waited >= _IMPORT
+        if self._model is None and self._can_be_opened and is_worth_it:
+            self._model = self._open()
         if self._model is not None:
             return [self._model(features)]
         began = time.monotonic()
@@ -258,13 +258,15 @@ class _Predictor:
             model = guests.ask(self._door, self._name, None)  # Also whether the context is there.
             if key not in _opened:
                 _opened[key] = model.open()
-        except (ImportError, AttributeError):  # Only the driver and its workers find the model's code.
+        except (
+            ImportError,
+            AttributeError,
+        ):  # Only the driver and its workers find the model's code.
             self._can_be_opened = False
             return None
         for old in list(_opened)[:-_OPENED]:
             del _opened[old]
         return _opened[key]
-
 
 
 def _mapped(
