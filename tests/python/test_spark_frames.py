@@ -3,9 +3,11 @@
 import gc
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -553,6 +555,20 @@ def test_a_task_that_is_tried_again_duplicates_no_row(context, spark, tmp_path):
     scores = estimator(model=Squeeze()).evaluate(frame, feature_cols=["x"], label_cols=["y"])
     assert os.path.exists(marker)  # noqa: PTH110
     assert scores["num_samples"] == 60
+
+
+def test_a_task_that_spark_runs_twice_at_a_time_duplicates_no_row(tmp_path):
+    """Speculation, on a cluster of its own."""
+    folders = f"{Path(orca.__file__).parents[1]}:{Path(__file__).parent}"
+    script = Path(__file__).with_name("checks_speculation.py")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(script), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": folders},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
 def test_a_killed_python_process_of_spark_costs_nothing(context, spark, tmp_path):
