@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import io
 import uuid
 from typing import Any
 
-import torch
 from pyspark.ml import Estimator, Model
 from pyspark.ml.functions import vector_to_array
 from pyspark.ml.linalg import VectorUDT
@@ -37,7 +35,6 @@ from orca.adapters.torch.wrappers import (
     TorchModel,
     TorchOptim,
     is_double,
-    zoo_pickle_module,
 )
 from orca.context import active_context
 from orca.errors import FailedPreconditionError, InvalidArgumentError
@@ -355,9 +352,7 @@ class _ModelWriter(MLWriter):
         self._instance = instance
 
     def saveImpl(self, path: str) -> None:
-        file = io.BytesIO()
-        torch.save(self._instance.model.module, file, pickle_module=zoo_pickle_module)
-        data = file.getvalue()
+        data = self._instance.model.to_bytes()
         parts = [data[at : at + _PART] for at in range(0, len(data), _PART)]
         rows = self.sc.parallelize(list(enumerate(parts)), len(parts))
         rows.saveAsPickleFile(f"{path}/model")
@@ -376,9 +371,8 @@ class _ModelReader(MLReader[Any]):
         name = f"{self._kind.__module__}.{self._kind.__name__}"
         metadata = DefaultParamsReader.loadMetadata(path, self.sc, name)
         parts = sorted(self.sc.pickleFile(f"{path}/model").collect())
-        file = io.BytesIO(b"".join(part for _, part in parts))
-        module = torch.load(file, pickle_module=zoo_pickle_module, weights_only=False)
-        made = self._kind(TorchModel(module), metadata["sizes"])
+        model = TorchModel.from_bytes(b"".join(part for _, part in parts))
+        made = self._kind(model, metadata["sizes"])
         made._resetUid(metadata["uid"])
         DefaultParamsReader.getAndSetParams(made, metadata)
         return made
