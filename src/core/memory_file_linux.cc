@@ -167,13 +167,24 @@ class Filling {
   std::vector<bool> huge_;
 };
 
-// At the borders of huge pages.
+bool Follows(const FilePiece& piece, const FilePiece& last) {
+  return last.at + last.data.size() == piece.at &&
+         last.data.data() + last.data.size() == piece.data.data();
+}
+
+// At the borders of huge pages. Neighbours in memory and in the file become one: pages that two
+// writes share cost twice.
 std::vector<FilePiece> Cut(std::span<const FilePiece> pieces) {
   std::vector<FilePiece> slices;
   for (FilePiece piece : pieces) {
     while (!piece.data.empty()) {
       const std::size_t bytes = std::min(kHuge - piece.at % kHuge, piece.data.size());
-      slices.push_back({piece.data.first(bytes), piece.at});
+      if (piece.at % kHuge != 0 && !slices.empty() && Follows(piece, slices.back())) {
+        FilePiece& last = slices.back();
+        last.data = {last.data.data(), last.data.size() + bytes};
+      } else {
+        slices.push_back({piece.data.first(bytes), piece.at});
+      }
       piece = {piece.data.subspan(bytes), piece.at + bytes};
     }
   }
@@ -197,17 +208,37 @@ std::vector<std::string> SpillFolders() {
   return folders;
 }
 
+// A file that loses its name at once, where a file system makes none without. Who is killed in
+// between leaves an empty one.
+UniqueFd OpenAndRemove(const std::string& folder, std::string& why) {
+  std::string path = folder + "/.orca-spill-XXXXXX";
+  UniqueFd fd(::mkostemp(path.data(), O_CLOEXEC));
+  struct stat info {};
+  if (!fd || ::unlink(path.c_str()) != 0 || ::fstat(fd.get(), &info) != 0) {
+    why = DescribeLimitError(errno);
+    return {};
+  }
+  if (info.st_nlink == 0) return fd;
+  // NFS gives it another name, which stays behind when the machine dies.
+  why = "its file system keeps the names of files that are in use";
+  return {};
+}
+
+UniqueFd OpenWithoutName(const std::string& folder, std::string& why) {
+  UniqueFd fd(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC, 0600));
+  if (fd) return fd;
+  const bool has_none = errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL;
+  if (has_none) return OpenAndRemove(folder, why);
+  why = DescribeLimitError(errno);
+  return {};
+}
+
 // The file, or why there is none.
 UniqueFd TryDiskFile(const std::string& folder, std::size_t bytes, std::string& why) {
   std::error_code ignored;
   std::filesystem::create_directories(folder, ignored);
-  UniqueFd fd(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC, 0600));
-  if (!fd) {
-    const bool has_none = errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL;
-    why = has_none ? "its file system has no files without a name (O_TMPFILE)"
-                   : DescribeLimitError(errno);
-    return {};
-  }
+  UniqueFd fd = OpenWithoutName(folder, why);
+  if (!fd) return {};
   struct statfs system {};
   struct statvfs room {};
   if (::fstatfs(fd.get(), &system) != 0 || ::fstatvfs(fd.get(), &room) != 0) {

@@ -9,16 +9,27 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pyspark.ml import Pipeline
+from pyspark.ml import Pipeline, PipelineModel
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import DataFrame, SparkSession
 from torch import nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
 import orca
+from bigdl.dllib.feature.common import (
+    ArrayToTensor,
+    ChainedPreprocessing,
+    FeatureLabelPreprocessing,
+    MLlibVectorToTensor,
+    ScalarToTensor,
+    SeqToMultipleTensors,
+    SeqToTensor,
+    TensorToSample,
+)
 from bigdl.dllib.nnframes import NNClassifier, NNClassifierModel, NNEstimator, NNModel
 from bigdl.dllib.optim.optimizer import MAE, SGD, MaxEpoch, MaxIteration, MinLoss, SeveralIteration
 from bigdl.orca.torch import TorchLoss, TorchModel, TorchOptim
+from orca.errors import InvalidArgumentError
 from orca.learn.trigger import EveryEpoch
 
 ROWS = [([2.0, 1.0], 1.0), ([1.0, 2.0], 0.0), ([2.0, 1.0], 1.0), ([1.0, 2.0], 0.0)]
@@ -335,3 +346,76 @@ def test_an_optimizer_of_another_model_is_made_anew(df: DataFrame) -> None:
     model = make_model()
     wanted = train(model, torch.optim.Adam(model.parameters(), lr=0.01), 2)
     np.testing.assert_allclose(flat(made.fit(df).getModel()), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_is_saved_and_loaded_alone_and_in_a_pipeline(df: DataFrame, tmp_path: Path) -> None:
+    fitted = Pipeline(stages=[estimator(make_model()).setMaxEpoch(2)]).fit(df)
+    expected = [row["prediction"] for row in fitted.transform(df).collect()]
+    model = fitted.stages[0]
+    model.setPredictionCol("found").setBatchSize(7)
+    model.save(str(tmp_path / "model"))
+    loaded = NNModel.load(str(tmp_path / "model"))
+    assert (loaded.uid, loaded.getPredictionCol(), loaded.getBatchSize()) == (model.uid, "found", 7)
+    assert [row["found"] for row in loaded.transform(df).collect()] == expected
+    with pytest.raises(Exception, match="already exists"):
+        model.save(str(tmp_path / "model"))
+    model.write().overwrite().save(str(tmp_path / "model"))
+    fitted.save(str(tmp_path / "pipeline"))
+    again = PipelineModel.load(str(tmp_path / "pipeline"))
+    assert [row["found"] for row in again.transform(df).collect()] == expected
+
+
+def test_a_saved_model_keeps_its_class_and_its_shapes(
+    df: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orca.adapters.spark import nnframes
+
+    class Two(nn.Module):
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return torch.stack([a[:, 0] * 2, b[:, 0, 0]], 1)
+
+    monkeypatch.setattr(nnframes, "_PART", 1000)  # Large models are written in parts.
+    model = NNClassifierModel(Two(), SeqToMultipleTensors([[1], [1, 1]])).setThreshold(0.25)
+    model.save(str(tmp_path / "model"))
+    loaded = NNClassifierModel.load(str(tmp_path / "model"))
+    assert type(loaded) is NNClassifierModel
+    assert loaded.getThreshold() == 0.25
+    found = [row["prediction"] for row in loaded.transform(df).collect()]
+    assert found == [1.0 if 2 * x[0] >= x[1] else 2.0 for x, _ in ROWS]
+    with pytest.raises(Exception, match="class name"):
+        NNModel.load(str(tmp_path / "model"))
+
+
+def test_preprocessings_say_what_lists_say(df: DataFrame) -> None:
+    class Matrix(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(1)
+            self.inner = nn.Linear(2, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            assert x.shape[1:] == (2, 1)
+            return self.inner(x[:, :, 0])
+
+    weights = []
+    for shape, label in (
+        ([2, 1], [1]),
+        (SeqToTensor([2, 1]), ScalarToTensor()),
+        (MLlibVectorToTensor([2, 1]), None),
+        (ChainedPreprocessing([ArrayToTensor([2, 1]), TensorToSample()]), None),
+        (FeatureLabelPreprocessing(SeqToTensor([2, 1]), ScalarToTensor()), None),
+    ):
+        made = NNEstimator(Matrix(), nn.MSELoss(), shape, label).setBatchSize(4).setMaxEpoch(2)
+        weights.append(flat(made.fit(df).getModel()))
+        assert (weights[0] == weights[-1]).all(), shape
+    made = NNEstimator(Matrix(), nn.MSELoss()).setBatchSize(4).setMaxEpoch(2)
+    made.setSamplePreprocessing(FeatureLabelPreprocessing(SeqToTensor([2, 1]), ScalarToTensor()))
+    assert (flat(made.fit(df).getModel()) == weights[0]).all()
+
+
+def test_data_cache_levels_are_accepted_and_wrong_ones_are_named() -> None:
+    made = NNEstimator(make_model(), nn.MSELoss())
+    assert made.getDataCacheLevel() == "DRAM"
+    assert made.setDataCacheLevel("disk_and_dram", 4).getDataCacheLevel() == ("DISK_AND_DRAM", 4)
+    with pytest.raises(InvalidArgumentError, match="'PMEM' is not known"):
+        made.setDataCacheLevel("PMEM")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orca.data import utils
+import orca
+from orca.data import XShards, utils
 from orca.errors import InvalidArgumentError
 
 BATCHES = st.integers(0, 4).flatmap(
@@ -103,12 +105,35 @@ def test_modules_have_the_names_of_the_originals(root: str) -> None:
     assert shard.SharedValue is data.SharedValue
     names = importlib.import_module(f"{root}.data.utils")
     assert names.combine is utils.combine
-    with pytest.raises(
-        ImportError, match="process_spark_xshards is not in this release: it is for Ray"
-    ):
-        _ = names.process_spark_xshards
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = utils.nothing
+    assert set(utils.__all__) <= set(dir(names))
+
+
+def test_every_worker_finds_a_partition() -> None:
+    with orca.init_orca_context("local", cores=2):
+        rows = np.arange(12).reshape(6, 2)
+        shards = XShards.partition({"x": rows}, num_shards=2)
+        assert utils.process_spark_xshards(shards, 1) is shards
+        more = utils.process_spark_xshards(shards, 3)
+        assert more.num_partitions() == 3
+        found = np.concatenate([shard["x"] for shard in more.collect()])
+        np.testing.assert_array_equal(found[np.argsort(found[:, 0])], rows)
+        with pytest.raises(InvalidArgumentError, match="num_workers 0 is not positive"):
+            utils.process_spark_xshards(shards, 0)
+
+
+def test_without_tensorflow_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    with pytest.raises(ImportError, match="needs TensorFlow; run 'pip install tensorflow'"):
+        utils.partitions_get_tf_dataset([[{"x": np.ones(2)}]], has_label=False)
+
+
+def test_partitions_become_a_dataset_of_tensorflow() -> None:
+    pytest.importorskip("tensorflow")
+    shards = [[{"x": [np.arange(3), np.ones((3, 2))], "y": np.arange(3) * 2}], []]
+    rows = list(utils.partitions_get_tf_dataset(shards))
+    assert [(int(x), y.shape, int(z)) for (x, y), z in rows] == [(i, (2,), 2 * i) for i in range(3)]
+    alone = utils.partitions_get_tf_dataset([[{"x": np.arange(2)}]], has_label=False)
+    assert [int(x) for x in alone] == [0, 1]
 
 
 def test_the_examples_in_the_docstrings_run() -> None:

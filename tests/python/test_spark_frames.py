@@ -3,9 +3,11 @@
 import gc
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -351,6 +353,72 @@ def test_predictions_are_those_of_the_weights_at_the_call(context, spark):
     np.testing.assert_allclose([r["prediction"] for r in again.collect()], later, rtol=1e-5)
 
 
+def where(seconds=0.0):
+    class Where(nn.Module):  # In a function, so that its code travels with it.
+        """Says which process it runs in, and takes its time."""
+
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1))
+
+        def forward(self, x):
+            time.sleep(seconds)
+            x += 1  # Models may write to what they get.
+            return torch.full((len(x),), float(os.getpid())), self.weight * x.sum(1)
+
+    return Where()
+
+
+def places(est, frame):
+    found = est.predict(frame, feature_cols=["x"], output_cols=["pid", "sum"]).collect()
+    assert [row["sum"] for row in found] == [sum(row["x"]) + len(row["x"]) for row in found]
+    return [int(row["pid"]) for row in found]
+
+
+def workers_of(context):
+    return set(orca.run(os.getpid, workers=2))
+
+
+def forget_imports(spark):
+    """From now on Spark's Python processes are new ones."""
+    spark.sparkContext.environment["ORCA_TEST"] = str(time.monotonic())
+
+
+def test_spark_s_own_processes_predict_once_that_is_worth_an_import(context, spark):
+    forget_imports(spark)
+    rows = [([float(i), 2.0],) for i in range(8)]
+    frame = spark.createDataFrame(rows, "x array<float>").repartition(8)
+    est = OurEstimator.from_torch(model=where(0.5), backend="spark")
+    pids = [pid for _ in range(2) for pid in places(est, frame)]
+    workers = workers_of(context)
+    assert pids[0] in workers  # Nobody waits for an import that is not worth it.
+    assert not set(pids[8:]) <= workers
+    quick = places(OurEstimator.from_torch(model=where(), backend="spark"), frame)
+    assert not set(quick) & workers
+
+
+def test_a_model_whose_code_only_workers_find_is_predicted_by_them(
+    context, spark, tmp_path, monkeypatch
+):
+    (tmp_path / "only_here.py").write_text(
+        "import os, time, torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        time.sleep(0.5)\n"
+        "        return x.sum(1).double() * 0 + os.getpid()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import only_here
+
+    frame = spark.createDataFrame([([1.0, 2.0],)] * 8, "x array<float>").repartition(8)
+    found = OurEstimator.from_torch(model=only_here.Net(), backend="spark").predict(
+        frame, feature_cols=["x"]
+    )
+    # In the second action an import was worth it, as in the test above.
+    pids = {int(row["prediction"]) for _ in range(2) for row in found.collect()}
+    assert pids <= workers_of(context)
+
+
 def test_after_a_training_that_failed_all_rows_have_the_same_weights(context, spark):
     frame = spark.createDataFrame([([1.0, 2.0, 3.0],)] * 8, "x array<float>").repartition(4)
     x, y = numbers(40)
@@ -486,6 +554,20 @@ def test_a_task_that_is_tried_again_duplicates_no_row(context, spark, tmp_path):
     scores = estimator(model=Squeeze()).evaluate(frame, feature_cols=["x"], label_cols=["y"])
     assert os.path.exists(marker)  # noqa: PTH110
     assert scores["num_samples"] == 60
+
+
+def test_a_task_that_spark_runs_twice_at_a_time_duplicates_no_row(tmp_path):
+    """Speculation, on a cluster of its own."""
+    folders = f"{Path(orca.__file__).parents[1]}:{Path(__file__).parent}"
+    script = Path(__file__).with_name("checks_speculation.py")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(script), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": folders},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
 
 
 def test_a_killed_python_process_of_spark_costs_nothing(context, spark, tmp_path):

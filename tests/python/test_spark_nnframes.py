@@ -34,7 +34,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "PYTHONPATH": path, "ORCA_LOG": "warn"},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=900,
         cwd=ROOT,
     )
 

@@ -94,6 +94,9 @@ def to_array(name: str, column: Any) -> Any:
     return column.to_numpy(zero_copy_only=False)
 
 
+_TURNED = 256  # Rows whose numbers become columns at a time: in the nearest cache.
+
+
 def to_arrays(names: list[str], column: Any) -> list[np.ndarray[Any, Any]]:
     """The columns that came as one list a row, each as ``to_array`` gives it."""
     made: np.ndarray[Any, Any] | None = None
@@ -107,7 +110,9 @@ def to_arrays(names: list[str], column: Any) -> list[np.ndarray[Any, Any]]:
         rows = values.to_numpy(zero_copy_only=False).reshape(len(lists), len(names))
         if made is None:
             made = np.empty((len(names), len(column)), rows.dtype)
-        made[:, begin : begin + len(lists)] = rows.T
+        for first in range(0, len(rows), _TURNED):
+            few = rows[first : first + _TURNED]
+            made[:, begin + first : begin + first + len(few)] = few.T
         begin += len(lists)
     return [] if made is None else list(made)
 

@@ -35,6 +35,8 @@ __all__ = [
     "index_data",
     "partition_get_data_label",
     "partitions_get_data_label",
+    "partitions_get_tf_dataset",
+    "process_spark_xshards",
     "read_pd_file",
     "row_to_sample",
     "spark_df_to_pd_sparkxshards",
@@ -43,19 +45,6 @@ __all__ = [
     "spark_xshards_to_ray_dataset",
     "xshard_to_sample",
 ]
-
-_ELSEWHERE = {
-    "partitions_get_tf_dataset": "TensorFlow",
-    "process_spark_xshards": "Ray",
-}
-"""What is not there yet, and what it is for."""
-
-
-def __getattr__(name: str) -> Any:
-    if name in _ELSEWHERE:
-        raise ImportError(f"{__name__}.{name} is not in this release: it is for {_ELSEWHERE[name]}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
 
 # --- batches: an array, or a dict, list or tuple of arrays
 
@@ -135,6 +124,44 @@ def partitions_get_data_label(
     """As ``partition_get_data_label``, of several partitions."""
     shards = itertools.chain.from_iterable(partition_list)
     return partition_get_data_label(shards, allow_tuple, allow_list, has_label)
+
+
+def partitions_get_tf_dataset(
+    partition_list: Iterable[Iterable[dict[str, Any]]],
+    allow_tuple: bool = True,
+    allow_list: bool = True,
+    has_label: bool = True,
+) -> Any:
+    """As ``partitions_get_data_label``, as a ``tf.data.Dataset`` of rows: features, or features and label.
+
+    Raises:
+        ImportError: TensorFlow is not installed.
+    """
+    try:
+        tensorflow = importlib.import_module("tensorflow")
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            "partitions_get_tf_dataset needs TensorFlow; run 'pip install tensorflow'"
+        ) from error
+    data, label = partitions_get_data_label(partition_list, allow_tuple, allow_list, has_label)
+    # TensorFlow takes a list for one tensor of all.
+    parts = [tuple(part) if isinstance(part, list) else part for part in (data, label)]
+    rows = tuple(parts) if has_label else parts[0]
+    return tensorflow.data.Dataset.from_tensor_slices(rows)
+
+
+def process_spark_xshards(spark_xshards: SparkXShards, num_workers: int) -> SparkXShards:
+    """The same rows in at least a partition a worker.
+
+    The original's went into Ray's memory; these are where Orca's workers read them.
+    """
+    if not isinstance(num_workers, int) or isinstance(num_workers, bool) or num_workers < 1:
+        raise InvalidArgumentError(
+            f"num_workers {num_workers!r} is not positive; give the number of workers"
+        )
+    if spark_xshards.num_partitions() >= num_workers:
+        return spark_xshards
+    return spark_xshards.repartition(num_workers)
 
 
 def _as_allowed(data: Any, allow_tuple: bool, allow_list: bool) -> Any:

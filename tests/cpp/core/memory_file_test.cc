@@ -3,13 +3,22 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <random>
 #include <string>
 #include <vector>
@@ -51,6 +60,28 @@ TEST(MemoryFileTest, HoldsThePiecesThatWereWritten) {
       ASSERT_EQ(mapping.size(), size);
       ASSERT_EQ(std::memcmp(mapping.data(), expected.data(), size), 0) << size;
     }
+  }
+}
+
+TEST(MemoryFileTest, NeighboursThatAreWrittenAsOneAreWhereTheyBelong) {
+  std::mt19937_64 random(testing::TestSeed());
+  const auto bytes = RandomBytes(random, 5 * kMiB);
+  const std::span all(bytes);
+  for (const std::size_t width : {std::size_t{64}, std::size_t{4000}, kMiB, 3 * kMiB}) {
+    const UniqueFd fd = MakeMemoryFile("orca-test", 8 * kMiB);
+    std::vector<FilePiece> pieces;
+    std::vector<std::byte> expected(8 * kMiB);
+    // Every fifth has a gap before it.
+    for (std::size_t from = 0, to = 64, i = 0; from < all.size(); from += width, ++i) {
+      const auto piece = all.subspan(from, std::min(width, all.size() - from));
+      if (i % 5 == 4) to += 7;
+      std::copy(piece.begin(), piece.end(), expected.begin() + static_cast<std::ptrdiff_t>(to));
+      pieces.push_back({piece, to});
+      to += piece.size();
+    }
+    WriteMemoryFile(fd.get(), pieces);
+    const PrivateMapping mapped(fd.get(), 8 * kMiB);
+    EXPECT_EQ(std::memcmp(mapped.data(), expected.data(), expected.size()), 0) << width;
   }
 }
 
@@ -103,6 +134,55 @@ TEST(DiskFileTest, HoldsThePiecesThatWereWrittenAndHasNoName) {
   EXPECT_EQ(std::memcmp(mapped.data() + 3, first.data(), first.size()), 0);
   EXPECT_EQ(std::memcmp(mapped.data() + 20 * kMiB - 17, second.data(), second.size()), 0);
   EXPECT_EQ(mapped.data()[15 * kMiB], std::byte{0});
+}
+
+// From now on in this process, no file system makes files without a name.
+void RefuseTmpfile() {
+  const std::uint32_t flag = O_TMPFILE & ~O_DIRECTORY;
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_openat, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args) + 2 * sizeof(__u64)),
+      BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, flag, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EOPNOTSUPP),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter{.len = std::size(program), .filter = program};
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+      ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0)
+    std::_Exit(2);
+}
+
+// 0: all is well; 2: this machine has no filters.
+int MakeOneWithoutTmpfile() {
+  RefuseTmpfile();
+  if (::open(".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600) >= 0) return 3;
+  const DiskFile file = MakeDiskFile(kMiB, "without-tmpfile");
+  if (!std::filesystem::is_empty("without-tmpfile")) return 4;
+  const std::byte last{7};
+  const FilePiece piece{std::span(&last, 1), kMiB - 1};
+  WriteMemoryFile(file.fd.get(), std::span(&piece, 1));
+  const PrivateMapping mapped(OpenReadOnly(file.fd.get()).get(), CheckMemoryFile(file.fd.get()));
+  return mapped.size() == kMiB && mapped.data()[kMiB - 1] == last ? 0 : 5;
+}
+
+TEST(DiskFileTest, WhereFilesNeedANameItIsRemovedAtOnce) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    int found = 1;
+    try {
+      found = MakeOneWithoutTmpfile();
+    } catch (const Error& error) {
+      std::fprintf(stderr, "%s\n", error.what());
+    }
+    std::_Exit(found);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 2) GTEST_SKIP() << "no filters of system calls here";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  std::filesystem::remove_all("without-tmpfile");
 }
 
 // F41: lengths and places are 64-bit numbers.

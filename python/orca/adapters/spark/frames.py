@@ -7,6 +7,7 @@ into memory that the workers read. Nothing passes the driver.
 from __future__ import annotations
 
 import logging
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -102,23 +103,26 @@ def with_predictions(
     frame: DataFrame,
     features: Any,
     outputs: Sequence[str] | None,
-    predict: Callable[[Shard], list[Shard]],
+    model: Any,
     nbytes: int,
+    *,
+    can_be_opened: bool,
 ) -> DataFrame:
-    """The same rows in the same order with what workers predict, computed when an action asks for it.
+    """The same rows in the same order with what a model predicts, computed when an action asks for it.
 
     Args:
         frame: The rows.
         features: The columns that the model takes.
         outputs: Names of a column for each output; None: one column "prediction".
-        predict: Makes predictions of features, in the driver.
-        nbytes: What it takes to keep ``predict``.
+        model: Predicts ``on_workers``, and after ``open`` where it is; see ``Inference``.
+        nbytes: What it takes to keep it.
+        can_be_opened: Whether Spark's processes may open it.
     """
     listed = _listed(features)
     first = frame.select(*map(_column, listed)).take(1)
     kind: Any = None  # Nobody knows without a row.
     if first:
-        kind = columns.kind_of(predict(_row_of(first[0], frame.schema, listed))[0].view())
+        kind = columns.kind_of(model.on_workers(_row_of(first[0], frame.schema, listed))[0].view())
     if outputs is not None:
         kinds = kind if isinstance(kind, list) else [kind] * (1 if first else len(outputs))
         if len(kinds) != len(outputs):
@@ -133,25 +137,28 @@ def with_predictions(
         raise InvalidArgumentError(
             f"the DataFrame has a column {taken[0]!r} already; rename it, or give output_cols="
         )
-    door, groups, is_split = guests.open_door(), _groups(frame, listed), outputs is not None
-    listener = guests.listen(predict)
+    listener = guests.listen(lambda asked: model if asked is None else model.on_workers(asked))
     told = broadcast(frame.sparkSession.sparkContext, listener.name, listener, nbytes)
+    door, is_split = guests.open_door(), outputs is not None
+    in_one = len(fields) == 1 and hasattr(functions, "arrow_udf")  # Since Spark 4.1.
+    groups = _groups(frame, listed) if in_one else {}
 
-    def ask(chunk: list[Any]) -> list[Any]:
-        asked = Shard(_to_arrays(chunk, {"x": listed}, groups))
-        return [shard.view() for shard in guests.ask(door, told.value, asked)]
+    def predicted(chunks: Iterator[list[Any]]) -> Iterator[tuple[list[Any], list[list[Any]]]]:
+        """Chunks of batches, each with the columns that are predicted, in pieces."""
+        predict = _Predictor(door, told.value, can_be_opened)
+        for chunk in chunks:
+            made = predict(_to_arrays(chunk, {"x": listed}, groups))
+            parts = ([f] if not (is_split and isinstance(f, list | tuple)) else f for f in made)
+            yield chunk, [[columns.from_array(part) for part in piece] for piece in parts]
 
-    if outputs is None and hasattr(functions, "arrow_udf"):  # Since Spark 4.1.
-        return _with_column(frame, fields[0], listed, groups, ask)
-    groups = {}
+    if in_one:
+        return _with_column(frame, fields[0], listed, groups, predicted)
 
     def task(batches: Iterator[Any]) -> Iterator[Any]:
-        for chunk in _chunks(batches, _ROWS):
+        for chunk, pieces in predicted(_chunks(batches, _ROWS)):
             table = columns.pyarrow().Table.from_batches(chunk).combine_chunks()
             at = 0
-            for found in ask(chunk):
-                parts = found if is_split and isinstance(found, list | tuple) else [found]
-                made = [columns.from_array(part) for part in parts]
+            for made in pieces:
                 piece = table.slice(at, len(made[0]))
                 at += len(made[0])
                 for field, part in zip(fields, made, strict=True):
@@ -166,7 +173,7 @@ def _with_column(
     field: StructField,
     features: list[str],
     groups: dict[str, list[str]],
-    ask: Callable[[list[Any]], list[Any]],
+    predicted: Callable[[Iterator[list[Any]]], Iterator[tuple[list[Any], list[list[Any]]]]],
 ) -> DataFrame:
     """Only the features travel; Spark keeps the other columns where they are."""
     grouped = {member for members in groups.values() for member in members}
@@ -179,8 +186,9 @@ def _with_column(
             arrow.RecordBatch.from_arrays([part] if len(names) == 1 else list(part), names)
             for part in parts
         )
-        for chunk in _chunks(batches, _ROWS):
-            yield from map(columns.from_array, ask(chunk))
+        for _, pieces in predicted(_chunks(batches, _ROWS)):
+            for (piece,) in pieces:
+                yield piece
 
     with warnings.catch_warnings():
         # Of a pandas that it does not use here, and of a function without types.
@@ -212,6 +220,53 @@ def _row_of(row: Any, schema: StructType, names: list[str]) -> Shard:
 
 
 # --- in Spark's Python processes
+
+_IMPORT = 1.0  # Seconds that an import of torch takes.
+_OPENED = 4  # Models that a process keeps open.
+_waited = 0.0  # Seconds that this process has waited for predictions of workers.
+_opened: dict[tuple[guests.Door, str], Callable[[dict[str, Any]], Any]] = {}
+
+
+class _Predictor:
+    """What a task predicts with: warm workers, or the model in this process.
+
+    Workers have imported torch already, but rows have to go there and come back. So they are asked until that
+    took as long as the import takes; from then on no more than twice what is best is lost.
+    """
+
+    def __init__(self, door: guests.Door, name: str, can_be_opened: bool) -> None:
+        self._door, self._name, self._can_be_opened = door, name, can_be_opened
+        self._model: Callable[[dict[str, Any]], Any] | None = None
+
+    def __call__(self, features: dict[str, Any]) -> list[Any]:
+        global _waited
+        is_worth_it = "torch" in sys.modules or _waited >= _IMPORT
+        if self._model is None and self._can_be_opened and is_worth_it:
+            self._model = self._open()
+        if self._model is not None:
+            return [self._model(features)]
+        began = time.monotonic()
+        found = guests.ask(self._door, self._name, Shard(features))
+        _waited += time.monotonic() - began
+        return [shard.view() for shard in found]
+
+    def _open(self) -> Callable[[dict[str, Any]], Any] | None:
+        key = (self._door, self._name)
+        if any(door != self._door for door, _ in _opened):
+            _opened.clear()  # Of a context that has ended.
+        try:
+            model = guests.ask(self._door, self._name, None)  # Also whether the context is there.
+            if key not in _opened:
+                _opened[key] = model.open()
+        except (
+            ImportError,
+            AttributeError,
+        ):  # Only the driver and its workers find the model's code.
+            self._can_be_opened = False
+            return None
+        for old in list(_opened)[:-_OPENED]:
+            del _opened[old]
+        return _opened[key]
 
 
 def _mapped(

@@ -15,16 +15,31 @@ from pyspark.ml.functions import vector_to_array
 from pyspark.ml.linalg import VectorUDT
 from pyspark.ml.param import Param, Params, TypeConverters
 from pyspark.ml.param.shared import HasFeaturesCol, HasLabelCol, HasPredictionCol
+from pyspark.ml.util import (
+    DefaultParamsReader,
+    DefaultParamsWriter,
+    MLReadable,
+    MLReader,
+    MLWritable,
+    MLWriter,
+)
 from pyspark.mllib.linalg import VectorUDT as OldVectorUDT
 from pyspark.mllib.util import MLUtils
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, NumericType
 
-from orca.adapters.torch.wrappers import Shaped, TorchLoss, TorchModel, TorchOptim, is_double
+from orca.adapters.torch.wrappers import (
+    Shaped,
+    TorchLoss,
+    TorchModel,
+    TorchOptim,
+    is_double,
+)
 from orca.context import active_context
 from orca.errors import FailedPreconditionError, InvalidArgumentError
 from orca.learn import optimizers
+from orca.learn.preprocessing import FeatureLabelPreprocessing, Sizes, read_sizes
 from orca.learn.pytorch.callbacks.base import Callback
 from orca.learn.pytorch.estimator import Estimator as TorchEstimators
 from orca.learn.trigger import EveryEpoch, MaxEpoch, MaxIteration, Trigger
@@ -32,7 +47,7 @@ from orca.learn.trigger import EveryEpoch, MaxEpoch, MaxIteration, Trigger
 __all__ = ["NNClassifier", "NNClassifierModel", "NNEstimator", "NNModel"]
 
 _FOREVER = 1 << 30
-Sizes = tuple[tuple[int, ...], ...] | None
+_PART = 64 << 20  # Bytes of a model in one record of Spark.
 
 
 class _HasColumns(HasFeaturesCol, HasPredictionCol):
@@ -66,8 +81,9 @@ class NNEstimator(Estimator, _HasColumns, HasLabelCol):  # type: ignore[misc]
         model: A ``TorchModel``, or a ``torch.nn.Module``.
         criterion: A ``TorchLoss``, a loss of torch, or a function of output and target.
         feature_preprocessing: None: rows reach the model flat. A list of numbers: the shape of a row.
-            A list of such lists: the model has several inputs, cut from the one column.
-        label_preprocessing: None, or ``[n]``: how many numbers a label has.
+            A list of such lists: the model has several inputs, cut from the one column. Or a
+            ``Preprocessing`` of ``bigdl.dllib.feature.common``; one of features and labels is for both.
+        label_preprocessing: None, ``[n]``, how many numbers a label has, or a ``Preprocessing``.
         jvalue: Accepted.
         bigdl_type: Accepted.
     """
@@ -97,11 +113,8 @@ class NNEstimator(Estimator, _HasColumns, HasLabelCol):  # type: ignore[misc]
         super().__init__()
         self.model = TorchModel.from_pytorch(model)
         self.criterion = TorchLoss.from_pytorch(criterion)
-        self._sizes = _read_sizes("feature_preprocessing", feature_preprocessing)
-        if len(_read_sizes("label_preprocessing", label_preprocessing) or ()) > 1:
-            raise InvalidArgumentError(
-                f"label_preprocessing {label_preprocessing!r} wants several labels; give one column"
-            )
+        self._sizes: Sizes = None
+        self._set_preprocessing(feature_preprocessing, label_preprocessing)
         self._setDefault(
             batchSize=1, maxEpoch=50, learningRate=1e-3, learningRateDecay=0.0, cachingSample=True
         )
@@ -110,6 +123,7 @@ class NNEstimator(Estimator, _HasColumns, HasLabelCol):  # type: ignore[misc]
         self._validation: tuple[Any, DataFrame, Any, int] | None = None
         self._checkpoint: tuple[str, Any] | None = None
         self._clip: tuple[float, ...] = ()
+        self._cache_level: tuple[str, int | None] = ("DRAM", None)
 
     def setLabelCol(self, value: str) -> Any:
         """The column with the labels; "label" by default."""
@@ -146,6 +160,41 @@ class NNEstimator(Estimator, _HasColumns, HasLabelCol):  # type: ignore[misc]
     def isCachingSample(self) -> bool:
         """What was set."""
         return self.getOrDefault(self.cachingSample)
+
+    def setSamplePreprocessing(self, value: Any) -> Any:
+        """A ``FeatureLabelPreprocessing``, in the place of those that were given before."""
+        self._set_preprocessing(value, None)
+        return self
+
+    def _set_preprocessing(self, feature: Any, label: Any) -> None:
+        sizes = read_sizes("feature_preprocessing", feature)
+        label_sizes = read_sizes("label_preprocessing", label)
+        if label is None and isinstance(feature, FeatureLabelPreprocessing):
+            label_sizes = feature.label_sizes
+        if len(label_sizes or ()) > 1:
+            raise InvalidArgumentError(
+                f"label_preprocessing {label!r} wants several labels; give one column"
+            )
+        self._sizes = sizes
+
+    def setDataCacheLevel(self, level: str, numSlice: int | None = None) -> Any:
+        """Accepted: rows beyond the memory for them are in files, whatever the level.
+
+        Args:
+            level: "DRAM" or "DISK_AND_DRAM".
+            numSlice: Accepted.
+        """
+        if level.upper() not in ("DRAM", "DISK_AND_DRAM"):
+            raise InvalidArgumentError(
+                f'data cache level {level!r} is not known; give "DRAM" or "DISK_AND_DRAM"'
+            )
+        self._cache_level = (level.upper(), numSlice)
+        return self
+
+    def getDataCacheLevel(self) -> Any:
+        """What was set, or "DRAM"."""
+        level, slices = self._cache_level
+        return level if slices is None else (level, slices)
 
     def setOptimMethod(self, value: Any) -> Any:
         """A ``TorchOptim``, or one of ``orca.learn.optimizers``; SGD by default."""
@@ -295,8 +344,45 @@ class NNEstimator(Estimator, _HasColumns, HasLabelCol):  # type: ignore[misc]
         return {"epochs": _FOREVER, "callbacks": [_EndWhen(when)]}
 
 
-class NNModel(Model, _HasColumns):  # type: ignore[misc]
+class _ModelWriter(MLWriter):
+    """Writes a model wherever Spark can write; what says that it is one comes last."""
+
+    def __init__(self, instance: NNModel) -> None:
+        super().__init__()
+        self._instance = instance
+
+    def saveImpl(self, path: str) -> None:
+        data = self._instance.model.to_bytes()
+        parts = [data[at : at + _PART] for at in range(0, len(data), _PART)]
+        rows = self.sc.parallelize(list(enumerate(parts)), len(parts))
+        rows.saveAsPickleFile(f"{path}/model")
+        sizes = self._instance._sizes
+        DefaultParamsWriter.saveMetadata(self._instance, path, self.sc, {"sizes": sizes})
+
+
+class _ModelReader(MLReader[Any]):
+    """Reads what ``_ModelWriter`` wrote. It may run code: read only what you trust."""
+
+    def __init__(self, kind: type[NNModel]) -> None:
+        super().__init__()
+        self._kind = kind
+
+    def load(self, path: str) -> Any:
+        name = f"{self._kind.__module__}.{self._kind.__name__}"
+        metadata = DefaultParamsReader.loadMetadata(path, self.sc, name)
+        parts = sorted(self.sc.pickleFile(f"{path}/model").collect())
+        model = TorchModel.from_bytes(b"".join(part for _, part in parts))
+        made = self._kind(model, metadata["sizes"])
+        made._resetUid(metadata["uid"])
+        DefaultParamsReader.getAndSetParams(made, metadata)
+        return made
+
+
+class NNModel(Model, _HasColumns, MLWritable, MLReadable[Any]):  # type: ignore[misc]
     """Predicts the rows of a DataFrame.
+
+    ``save(path)``, ``write().overwrite().save(path)`` and ``NNModel.load(path)`` are those of ``pyspark.ml``, also within a
+    PipelineModel. What is loaded may run code: load only what you trust.
 
     Args:
         model: A ``TorchModel``, or a ``torch.nn.Module``.
@@ -314,13 +400,22 @@ class NNModel(Model, _HasColumns):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.model = TorchModel.from_pytorch(model)
-        self._sizes = _read_sizes("feature_preprocessing", feature_preprocessing)
+        self._sizes = read_sizes("feature_preprocessing", feature_preprocessing)
         context = active_context()
         self._setDefault(batchSize=4 * (1 if context is None else int(context.native.cores)))
 
     def getModel(self) -> TorchModel:
         """The model."""
         return self.model
+
+    def write(self) -> MLWriter:
+        """What saves it."""
+        return _ModelWriter(self)
+
+    @classmethod
+    def read(cls) -> MLReader[Any]:
+        """What loads one."""
+        return _ModelReader(cls)
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         _check_context()
@@ -432,20 +527,6 @@ def _check_context() -> None:
             "there is no Orca context for NNFrames; call init_nncontext(), init_spark_on_local() or "
             "init_orca_context() first"
         )
-
-
-def _read_sizes(name: str, given: Any) -> Sizes:
-    """The shapes of the parts of a row; None: it stays as it is."""
-    if given is None or given == []:
-        return None
-    if isinstance(given, list | tuple) and all(isinstance(each, int) for each in given):
-        return (tuple(given),)
-    if isinstance(given, list | tuple) and all(isinstance(each, list | tuple) for each in given):
-        return tuple(tuple(int(n) for n in each) for each in given)
-    raise InvalidArgumentError(
-        f"{name} {given!r} is not in this release; give a list of numbers, the shape of a row, or a "
-        "list of such lists"
-    )
 
 
 def _with_new_vectors(data: DataFrame, *columns: str) -> DataFrame:

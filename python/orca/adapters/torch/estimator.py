@@ -28,6 +28,7 @@ from orca.adapters.torch import loop
 from orca.adapters.torch.commits import Ledger
 from orca.adapters.torch.devices import count_gpus, workers_on
 from orca.adapters.torch.feeds import ArraySource, LoaderSource
+from orca.adapters.torch.inference import Inference
 from orca.adapters.torch.names import load_plain_state, unwrapped
 from orca.adapters.torch.places import Places
 from orca.adapters.torch.positions import in_any_order
@@ -41,9 +42,9 @@ from orca.adapters.torch.records import (
 )
 from orca.adapters.torch.rows import column_names, is_spark_frame, store_of
 from orca.adapters.torch.session import ModelSpec, Session, make_models
-from orca.adapters.torch.trees import pack, unpack
+from orca.adapters.torch.trees import SharedParts, pack, unpack
 from orca.context import OrcaContext, active_context, current_context
-from orca.data import ArrayStore, Shard, SparkXShards
+from orca.data import Shard, SparkXShards
 from orca.data.cells import stacked
 from orca.errors import FailedPreconditionError, InvalidArgumentError
 from orca.generations import Generation
@@ -487,34 +488,24 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
             state=weights,
             has_state=True,
         )
-        as_float32 = self._rules.frames_as_float32
         rows = _ROWS_OF_FRAMES if batch_size is None else batch_size
         _check_positive("batch_size", rows)
+        as_float32 = self._rules.frames_as_float32
+        inference = Inference(call, rows, as_float32, policy, tuple(callbacks or ()))
+        # The workers have the GPUs.
+        can_be_opened = self._spec.device is None
+        return frames.with_predictions(
+            frame, features, outputs, inference, weights.nbytes, can_be_opened=can_be_opened
+        )
 
-        def predict(shard: Shard) -> list[Shard]:
-            store = ArrayStore()
-            store.put(shard)
-            options = loop.PredictOptions(
-                batch_size=rows,
-                source=ArraySource(store, has_target=False, as_float32=as_float32),
-                callbacks=tuple(callbacks or ()),
-                places=self._places(1),
-            )
-            found: list[Shard] = running.run(
-                loop.predict, (call, options), workers=1, threads=1, **policy
-            )[0]
-            return found
-
-        return frames.with_predictions(frame, features, outputs, predict, weights.nbytes)
-
-    def _weights(self) -> tuple[Shard, str]:
+    def _weights(self) -> tuple[SharedParts, str]:
         """A copy of the models' weights, which no training changes, and a name of its content."""
         state = {"epoch": 0, "models": self.get_state_dict()["models"]}
         parts, _ = dumps(pack(unpack(state | {"optimizers": [], "schedulers": []})))
         digest = hashlib.blake2b()
         for part in parts:
             digest.update(part)
-        return Shard([bytes(part) for part in parts]), digest.hexdigest()
+        return SharedParts(parts), digest.hexdigest()
 
     @_translated
     def get_model(self) -> Any:

@@ -8,7 +8,7 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from orca.adapters.torch.places import Places
 from orca.adapters.torch.runner import Runner
 from orca.adapters.torch.session import ModelSpec, Session, make_metrics
 from orca.adapters.torch.trainer import DrivenTrainer, FitOptions, Trainer
-from orca.adapters.torch.trees import pack, unpack
+from orca.adapters.torch.trees import SharedParts, pack, unpack
 from orca.data import Shard
 from orca.errors import InvalidArgumentError
 from orca.objects import allgather_object, broadcast_object
@@ -60,7 +60,7 @@ class Call:
     version: str  # of the state that the workers must have
     next_version: str  # of the state that they have after a call that changes it
     spec: Shard  # the pickled ModelSpec
-    state: Any  # None, or packed state dicts (in a shard: pickled) for workers that have none
+    state: Any  # None, or packed state dicts (SharedParts: pickled) for workers that have none
     has_state: bool  # whether ``state`` says all; False: use what you have
     is_local: bool = True  # whether the driver is on the workers' machine
     seed: int | None = None
@@ -82,8 +82,8 @@ def _session(call: Call) -> Session | None:
     if not call.has_state:
         return None
     state = call.state
-    if isinstance(state, Shard):
-        state = loads([bytearray(part) for part in state.view()])  # Tensors want to be written.
+    if isinstance(state, SharedParts):
+        state = loads(state.parts())
     session = _new_session(call, None if state is None else unpack(state))
     _sessions[call.estimator] = (call.version, session)
     # Nobody says when a frame has been predicted for the last time.
@@ -395,21 +395,38 @@ def predict(call: Call, options: PredictOptions) -> Any:
     if session is None:
         return SessionLost(running.attempt())
     source = options.source
-    runner = Runner(session, list(options.callbacks), {})
     # Whole runs of rows, so that the parts only have to be put behind each other.
     rank, world, rows = running.rank(), running.world_size(), len(source.store)
     begin, end = rank * rows // world, (rank + 1) * rows // world
-    session.model.eval()
     shards: list[Shard] = []
     parts: list[Any] = []
     waiting = 0
+    batches = source.slices(begin, end, options.batch_size)
+    for part in predictions(session, batches, options.callbacks, options.places):
+        parts.append(part)
+        waiting += _bytes_of(part)
+        if waiting >= _SHARD_BYTES:
+            shards.append(Shard(join(parts)))
+            parts, waiting = [], 0
+    return [*shards, Shard(join(parts))] if parts else shards
+
+
+def predictions(
+    session: Session,
+    batches: Iterable[Any],
+    callbacks: tuple[Any, ...],
+    places: Places | None = None,
+) -> Iterator[Any]:
+    """What the model makes of every batch of features, as arrays."""
+    runner = Runner(session, list(callbacks), {})
+    session.model.eval()
     runner.call("before_pred_epoch")
     with torch.no_grad():
-        slices = ((batch, 0) for batch in source.slices(begin, end, options.batch_size))
-        batches = session.batches(slices, threaded=True)
-        if options.places is not None:
-            batches = options.places.watched(batches)
-        for index, (batch, _) in enumerate(batches):
+        slices = ((batch, 0) for batch in batches)
+        ahead = session.batches(slices, threaded=True)
+        if places is not None:
+            ahead = places.watched(ahead)
+        for index, (batch, _) in enumerate(ahead):
             runner.batch, runner.batch_idx = spread(list(batch)), index
             runner.call("before_pred_iter")
             if runner.main is not None:
@@ -418,14 +435,9 @@ def predict(call: Call, options: PredictOptions) -> Any:
                 runner.output = session.operator.predict_batch(runner.batch)
             else:
                 runner.forward_only()
-            parts.append(_to_numpy(runner.output, count_rows(batch)))
-            waiting += _bytes_of(parts[-1])
-            if waiting >= _SHARD_BYTES:
-                shards.append(Shard(_join(parts)))
-                parts, waiting = [], 0
+            yield _to_numpy(runner.output, count_rows(batch))
             runner.call("after_pred_iter")
     runner.call("after_pred_epoch")
-    return [*shards, Shard(_join(parts))] if parts else shards
 
 
 def _to_numpy(output: Any, rows: int) -> Any:
@@ -453,11 +465,12 @@ def _bytes_of(output: Any) -> int:
     return sum(map(_bytes_of, output)) if isinstance(output, tuple) else int(output.nbytes)
 
 
-def _join(parts: list[Any]) -> Any:
+def join(parts: list[Any]) -> Any:
+    """The predictions of batches, behind each other."""
     if isinstance(parts[0], dict):
-        return {key: _join([part[key] for part in parts]) for key in parts[0]}
+        return {key: join([part[key] for part in parts]) for key in parts[0]}
     if isinstance(parts[0], tuple):
-        return tuple(_join([part[i] for part in parts]) for i in range(len(parts[0])))
+        return tuple(join([part[i] for part in parts]) for i in range(len(parts[0])))
     return np.concatenate(parts)
 
 

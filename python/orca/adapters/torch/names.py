@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 
 
@@ -25,7 +26,19 @@ def unwrapped(state: dict[str, Any], model: nn.Module) -> dict[str, Any]:
     return {name.removeprefix("module."): value for name, value in found.items()}
 
 
-def load_plain_state(model: nn.Module, state: dict[str, Any]) -> None:
-    """Loads a state dict that has plain names."""
+def load_plain_state(model: nn.Module, state: dict[str, Any], *, assign: bool = False) -> None:
+    """Loads a state dict that has plain names.
+
+    Args:
+        model: What gets it.
+        state: By plain names.
+        assign: Whether the model may use the tensors themselves in the place of its own.
+    """
     own = {plain_name(name): name for name in model.state_dict()}
-    model.load_state_dict({own.get(name, name): value for name, value in state.items()})
+    found = {own.get(name, name): value for name, value in state.items()}
+    if assign and not any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
+        kinds = {name: tensor.dtype for name, tensor in model.state_dict().items()}
+        found = {name: value.to(kinds.get(name, value.dtype)) for name, value in found.items()}
+        model.load_state_dict(found, assign=True)
+    else:
+        model.load_state_dict(found)

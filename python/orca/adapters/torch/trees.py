@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from orca.data import SharedBlock
+from orca.data import Shard, SharedBlock
 
 # What numpy has no name for travels as whole numbers of the same size.
 _AS_BITS = {torch.bfloat16: torch.int16}
@@ -116,3 +116,32 @@ def unpack(tree: Any, copies: dict[int, SharedBlock] | None = None) -> Any:
         return leaf
 
     return map_leaves(tree, own)
+
+
+class SharedParts:
+    """The parts of a pickle in one shard. Who reads them maps the memory; what is written stays the reader's own."""
+
+    _ALIGNMENT = 64  # Of arrays that are read in place.
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        views = [memoryview(part).cast("B") for part in parts]
+        self._sizes = tuple(len(view) for view in views)
+        begins, end = self._places()
+        data = np.zeros(end, np.uint8)
+        for begin, view in zip(begins, views, strict=True):
+            data[begin : begin + len(view)] = np.frombuffer(view, np.uint8)
+        self._shard = Shard(data)
+        self.nbytes = end
+
+    def parts(self) -> list[np.ndarray[Any, Any]]:
+        """The parts; each call gives memory of its own."""
+        data = self._shard.own_view()
+        begins, _ = self._places()
+        return [data[at : at + size] for at, size in zip(begins, self._sizes, strict=True)]
+
+    def _places(self) -> tuple[list[int], int]:
+        begins, end = [], 0
+        for size in self._sizes:
+            begins.append(end)
+            end += -(-size // self._ALIGNMENT) * self._ALIGNMENT
+        return begins, end

@@ -10,6 +10,7 @@ Example:
 from __future__ import annotations
 
 import copy
+import io
 import os
 import pickle
 import types
@@ -134,6 +135,18 @@ class TorchModel:
     def loadModel(path: str | os.PathLike[str]) -> TorchModel:  # noqa: N802
         """Reads what ``saveModel`` wrote. It may run code: read only files that you trust."""
         return TorchModel(torch.load(path, pickle_module=zoo_pickle_module, weights_only=False))
+
+    def to_bytes(self) -> bytes:
+        """What ``saveModel`` writes."""
+        file = io.BytesIO()
+        torch.save(self._module, file, pickle_module=zoo_pickle_module)
+        return file.getvalue()
+
+    @staticmethod
+    def from_bytes(data: bytes) -> TorchModel:
+        """The model of ``to_bytes``. It may run code: give only what you trust."""
+        file = io.BytesIO(data)
+        return TorchModel(torch.load(file, pickle_module=zoo_pickle_module, weights_only=False))
 
     def _trained(self) -> Iterator[nn.Parameter]:
         return (p for p in self._module.parameters() if p.requires_grad)

@@ -1,7 +1,7 @@
 """What scripts take from this module."""
 
 from orca.data.utils import *  # noqa: F403
-from orca.data.utils import __all__, __getattr__, bind  # noqa: F401
+from orca.data.utils import __all__, bind
 from orca.generations import ZOO
 from zoo.orca.common import OrcaContext
 

@@ -1,0 +1,1 @@
+"""What columns become before a model gets them."""
