@@ -75,10 +75,15 @@ class Pbt final : public SchedulerBase {
   }
 
   void SetScore(std::int64_t trial, Member& member, double score) {
-    if (member.has_score) ranking_.Erase(member.score, trial);
+    const double worst = -std::numeric_limits<double>::infinity();
+    const double fresh = std::isnan(score) ? worst : score;
+    if (member.has_score) {
+      ranking_.Move(member.score, fresh, trial);
+    } else {
+      ranking_.Insert(fresh, trial);
+    }
     member.has_score = true;
-    member.score = std::isnan(score) ? -std::numeric_limits<double>::infinity() : score;
-    ranking_.Insert(member.score, trial);
+    member.score = fresh;
   }
 
   std::size_t QuantileSize() const {
