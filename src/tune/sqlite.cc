@@ -42,7 +42,7 @@ const char* RemedyOf(int result) {
       return "; the disk is full: make room and resume";
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
-      return "; the file is damaged: keep it, and begin in another file";
+      return "; the file is damaged: \"orca tune salvage FILE\" keeps what can be read";
     case SQLITE_CANTOPEN:
     case SQLITE_PERM:
     case SQLITE_READONLY:
@@ -94,6 +94,13 @@ Statement::Statement(const Database& database, const char* sql) : database_(&dat
 
 void Statement::Check(int result) const {
   if (result != SQLITE_OK) database_->Fail(result);
+}
+
+Statement& Statement::BindRow(const Statement& row) {
+  Reset();
+  for (int i = 0; i < row.columns(); ++i)
+    Check(sqlite3_bind_value(handle_.get(), i + 1, sqlite3_column_value(row.handle_.get(), i)));
+  return *this;
 }
 
 bool Statement::Step() {

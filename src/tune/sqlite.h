@@ -53,6 +53,8 @@ class Statement {
     (BindOne(++at, values), ...);
     return *this;
   }
+  /// The values of the row that `row` is at.
+  Statement& BindRow(const Statement& row);
   /// Whether there is a row.
   bool Step();
   /// Runs it to its end.
@@ -63,6 +65,7 @@ class Statement {
   }
   void Reset() { sqlite3_reset(handle_.get()); }
 
+  int columns() const { return sqlite3_column_count(handle_.get()); }
   std::int64_t Int(int column) const { return sqlite3_column_int64(handle_.get(), column); }
   /// NULL is NaN, as SQLite stores it.
   double Double(int column) const;

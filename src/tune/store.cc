@@ -74,6 +74,15 @@ bool CheckFormat(Database& database) {
   return false;
 }
 
+void CreateTables(Database& database) {
+  Transaction transaction(database);
+  database.Run(kSchema);
+  database.Run(
+      fmt::format("PRAGMA application_id={}; PRAGMA user_version={}", kApplication, kFormat)
+          .c_str());
+  transaction.Commit();
+}
+
 void Prepare(Database& database, bool full_sync) {
   const bool is_new = CheckFormat(database);
   database.Run("PRAGMA journal_mode=WAL; PRAGMA wal_autocheckpoint=8000");
@@ -82,16 +91,11 @@ void Prepare(Database& database, bool full_sync) {
     const std::string found = database.Text("PRAGMA quick_check(1)");
     if (found != "ok")
       throw Error(Code::kFailedPrecondition,
-                  fmt::format("{} is damaged ({}): keep it, and begin in another file",
-                              database.file().string(), found));
+                  fmt::format("{} is damaged ({}); \"orca tune salvage {}\" keeps what can be read",
+                              database.file().string(), found, database.file().string()));
     return;
   }
-  Transaction transaction(database);
-  database.Run(kSchema);
-  database.Run(
-      fmt::format("PRAGMA application_id={}; PRAGMA user_version={}", kApplication, kFormat)
-          .c_str());
-  transaction.Commit();
+  CreateTables(database);
 }
 
 constexpr std::array<const char*, 5> kStates{"running", "paused", "finished", "pruned", "failed"};
@@ -405,6 +409,86 @@ std::vector<Attribute> StudyStore::Attributes(std::int64_t study) const {
   for (rows.Bind(study); rows.Step();)
     attributes.push_back({.trial = rows.Int(0), .key = rows.Text(1), .value = rows.Text(2)});
   return attributes;
+}
+
+namespace {
+
+struct Table {
+  const char* name;
+  const char* valid;
+  const char* ascending;
+  const char* descending;
+};
+constexpr std::array<Table, 5> kTables{
+    {{"studies", "mode IN ('min', 'max')", "id", "id DESC"},
+     {"trials", "state BETWEEN 0 AND 4", "study, number", "study DESC, number DESC"},
+     {"reports", "1", "sequence", "sequence DESC"},
+     {"events", "kind BETWEEN 0 AND 6", "sequence", "sequence DESC"},
+     {"attributes", "1", "study, trial, key", "study DESC, trial DESC, key DESC"}}};
+
+/// Copies what can be read from the front, and from the back up to the damage.
+std::int64_t CopyTable(const Database& from, Database& to, const Table& table) {
+  for (const char* order : {table.ascending, table.descending}) {
+    try {
+      Statement rows(
+          from, fmt::format("SELECT * FROM {} WHERE {} ORDER BY {}", table.name, table.valid, order)
+                    .c_str());
+      const std::vector<std::string> places(static_cast<std::size_t>(rows.columns()), "?");
+      Statement insert(to, fmt::format("INSERT OR IGNORE INTO {} VALUES ({})", table.name,
+                                       fmt::join(places, ", "))
+                               .c_str());
+      while (rows.Step()) insert.BindRow(rows).Run();
+      break;
+    } catch (const Error& error) {
+      // No table, no SQLite, damage: what is copied by now stays. A full disk is no damage.
+      if (error.code() == Code::kResourceExhausted || error.code() == Code::kUnavailable) throw;
+    }
+  }
+  return to.Number(fmt::format("SELECT count(*) FROM {}", table.name).c_str());
+}
+
+std::filesystem::path WithSuffix(const std::filesystem::path& file, const std::string& suffix) {
+  return file.string() + suffix;
+}
+
+}  // namespace
+
+Salvaged SalvageStudies(const std::filesystem::path& file) {
+  if (!std::filesystem::exists(file))
+    throw Error(Code::kInvalidArgument, fmt::format("there is no file {}", file.string()));
+  const WriterLock lock(file);
+  const auto draft = WithSuffix(file, ".salvage");
+  std::filesystem::remove(draft);
+  Salvaged salvaged;
+  {
+    Database from(file, Database::Access::kRead);
+    from.Run("PRAGMA writable_schema=ON");  // lets SQLite read files that were cut
+    Database to(draft, Database::Access::kWrite);
+    CreateTables(to);
+    Transaction transaction(to);
+    salvaged.studies = CopyTable(from, to, kTables[0]);
+    salvaged.trials = CopyTable(from, to, kTables[1]);
+    salvaged.reports = CopyTable(from, to, kTables[2]);
+    for (const auto& table : {kTables[3], kTables[4]}) CopyTable(from, to, table);
+    transaction.Commit();
+  }
+  if (salvaged.studies == 0) {
+    std::filesystem::remove(draft);
+    throw Error(Code::kFailedPrecondition,
+                fmt::format("nothing can be read from {}", file.string()));
+  }
+  int number = 1;
+  const auto kept = [&] { return WithSuffix(file, fmt::format(".damaged-{}", number)); };
+  while (std::filesystem::exists(kept())) ++number;
+  salvaged.kept = kept();
+  // The old file has its new name before the new one has the old name; a log that is not read yet
+  // goes with the old one, or SQLite would write it into the new one.
+  std::filesystem::create_hard_link(file, salvaged.kept);
+  if (std::filesystem::exists(WithSuffix(file, "-wal")))
+    std::filesystem::rename(WithSuffix(file, "-wal"), WithSuffix(salvaged.kept, "-wal"));
+  std::filesystem::remove(WithSuffix(file, "-shm"));
+  std::filesystem::rename(draft, file);
+  return salvaged;
 }
 
 }  // namespace orca::tune

@@ -41,7 +41,7 @@ ORCA_API const char* TrialStateName(TrialState state);
 struct TrialRecord {
   std::int64_t number = 0;
   TrialState state = TrialState::kRunning;
-  std::string config;                                        ///< JSON; after a clone the new one.
+  std::string config;                                       ///< JSON; after a clone the new one.
   double value = std::numeric_limits<double>::quiet_NaN();  ///< NaN: none.
   std::int64_t clones = 0;  ///< How often it took over another trial's state.
   double started = 0;
@@ -108,9 +108,9 @@ struct StoreOptions {
 /// it meanwhile. One thread.
 class ORCA_API StudyStore {
  public:
-  /// Opens `file` to write, and makes it when it is missing. Throws kFailedPrecondition when another
-  /// writer has it (naming its process), when it is damaged, of a newer format, or no file of
-  /// studies.
+  /// Opens `file` to write, and makes it when it is missing. Throws kFailedPrecondition when
+  /// another writer has it (naming its process), when it is damaged, of a newer format, or no file
+  /// of studies.
   static StudyStore Open(const std::filesystem::path& file, const StoreOptions& options = {});
   /// Opens `file` to read; nothing is locked, no writer is held up.
   static StudyStore OpenToRead(const std::filesystem::path& file);
@@ -147,5 +147,17 @@ class ORCA_API StudyStore {
 
   std::unique_ptr<Parts> parts_;
 };
+
+/// What SalvageStudies() read.
+struct Salvaged {
+  std::filesystem::path kept;  ///< The damaged file.
+  std::int64_t studies = 0;
+  std::int64_t trials = 0;
+  std::int64_t reports = 0;
+};
+/// Puts a new file in the place of a damaged one, with all rows that can be read; the damaged one
+/// stays as "<file>.damaged-1" (or the next number). Throws kFailedPrecondition when nothing can be
+/// read; then all stays as it is.
+ORCA_API Salvaged SalvageStudies(const std::filesystem::path& file);
 
 }  // namespace orca::tune

@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -36,6 +38,11 @@ std::string ErrorOf(Function function, Code code = Code::kFailedPrecondition) {
     return error.what();
   }
   return "no error";
+}
+
+std::string Bytes(const std::filesystem::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
 }
 
 Event Start(std::int64_t trial, std::string config = "{}") {
@@ -240,6 +247,7 @@ TEST_F(StoreTest, ForeignAndNewerFilesAreRefusedAndStayAsTheyAre) {
   };
   std::ofstream(file_) << std::string(5000, 'x');
   EXPECT_THAT(refused(), HasSubstr("is no file of studies"));
+  EXPECT_THAT(ErrorOf([&] { SalvageStudies(file_); }), HasSubstr("nothing can be read"));
   EXPECT_EQ(std::filesystem::file_size(file_), 5000U);
   std::filesystem::remove(file_);
   {
@@ -272,13 +280,14 @@ TEST_F(StoreTest, F48CutAndFlippedFilesAreReadOrRefused) {
       store.Commit(Finish(trial, 0.5));
     }
   }
-  std::ifstream stream(file_, std::ios::binary);
-  const std::string whole{std::istreambuf_iterator<char>(stream), {}};
+  const std::string whole = Bytes(file_);
   ASSERT_GT(whole.size(), 50'000U);
   std::mt19937_64 random(testing::TestSeed());
   int opened = 0;
   int refused = 0;
-  for (int round = 0; round < 300; ++round) {
+  int salvaged = 0;
+  std::int64_t trials_read = 0;
+  for (int round = 0; round < 120; ++round) {
     std::string bytes = whole;
     if (round % 3 == 0) bytes.resize(random() % whole.size());
     if (round % 3 == 1) bytes[random() % 200] = static_cast<char>(random());
@@ -299,11 +308,26 @@ TEST_F(StoreTest, F48CutAndFlippedFilesAreReadOrRefused) {
       EXPECT_THAT(error.what(), ::testing::AnyOf(HasSubstr("file"), HasSubstr("damaged")));
       EXPECT_NE(error.code(), Code::kTimeout) << error.what();
       ++refused;
+      try {
+        const Salvaged found = SalvageStudies(file);
+        EXPECT_EQ(Bytes(found.kept), bytes);
+        const StudyStore store = StudyStore::Open(file);
+        EXPECT_EQ(store.Trials(1).size(), static_cast<std::size_t>(found.trials));
+        EXPECT_EQ(store.Reports(1).size(), static_cast<std::size_t>(found.reports));
+        ++salvaged;
+        trials_read += found.trials;
+      } catch (const Error& nothing) {
+        EXPECT_EQ(nothing.code(), Code::kFailedPrecondition) << nothing.what();
+        EXPECT_EQ(Bytes(file), bytes);
+      }
     }
-    std::filesystem::remove(file);
   }
-  EXPECT_GT(opened, 20);
-  EXPECT_GT(refused, 50);
+  EXPECT_GT(opened, 10);
+  EXPECT_GT(refused, 30);
+  EXPECT_GT(salvaged, 20);
+  EXPECT_GT(trials_read / salvaged, 50);
+  std::printf("%d opened, %d refused, %d salvaged with %lld of 300 trials\n", opened, refused,
+              salvaged, static_cast<long long>(trials_read / std::max(salvaged, 1)));
 }
 
 }  // namespace
