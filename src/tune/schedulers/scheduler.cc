@@ -43,9 +43,9 @@ void SchedulerBase::Start(std::int64_t trial, std::string_view config) {
   if (trials_.contains(trial))
     throw Error(Code::kFailedPrecondition,
                 fmt::format("trial {} was started before; start each once", trial));
+  OnStart(trial, config);  // may refuse it
   trials_[trial] = {};
   ++running_;
-  OnStart(trial, config);
 }
 
 Decision SchedulerBase::Report(std::int64_t trial, std::int64_t step, double value) {
