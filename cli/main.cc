@@ -20,6 +20,7 @@
 #include "orca/net/socket.h"
 #include "orca/runtime/agent.h"
 #include "orca/runtime/event_log.h"
+#include "tune.h"
 
 namespace {
 
@@ -31,6 +32,10 @@ constexpr std::string_view kUsage =
     "orca ps                list the runs in $ORCA_HOME (default ~/.orca), newest last\n"
     "orca logs RUN [-f]     print what a run's workers said and what happened; -f: follow it\n"
     "orca stacks RUN        print where the functions of a running run are, Python and native\n"
+    "orca tune show PATH [--study ID] [--csv | --json | --html FILE]\n"
+    "                       print a study (PATH: its file, or the folder that has it); --html: "
+    "draw it\n"
+    "orca tune salvage FILE put what can be read of a damaged file of studies in its place\n"
     "orca version           print the version\n"
     "orca agent --join HOST:PORT --secret-file FILE\n"
     "                       serve a driver on another machine\n";
@@ -132,6 +137,7 @@ int Run(Arguments arguments) {
   if (command == "ps") return Ps(rest);
   if (command == "logs") return Logs(rest);
   if (command == "stacks") return Stacks(rest);
+  if (command == "tune") return orca::cli::Tune(rest);
   if (command == "version") {
     std::puts(ORCA_VERSION);
     return 0;

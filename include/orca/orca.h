@@ -19,3 +19,6 @@
 #include "orca/runtime/context.h"
 #include "orca/runtime/program.h"
 #include "orca/runtime/transform.h"
+#include "orca/tune/scheduler.h"
+#include "orca/tune/store.h"
+#include "orca/tune/study_view.h"
