@@ -96,15 +96,21 @@ struct TpeSampler::Dimension {
 
 // Parameters that exist together, and what the trials in which they do know of them.
 struct TpeSampler::Part {
-  struct Column {
-    std::vector<double> x;             // Of each row; a category is its index.
-    std::vector<std::uint32_t> order;  // Rows, by x.
-    // The kernel's logarithmic factor depends on the width, which seldom changes.
-    std::vector<double> cached_sigma;
-    std::vector<double> cached_factor;
+  // A trial's number, and its kernel: the width seldom changes, so what follows from it is kept.
+  struct Cell {
+    double x;  // A category is its index.
+    double sigma = kNaN;
+    double inverse = kNaN;
+    double factor = kNaN;  // Logarithm of what the kernel is divided by.
   };
 
-  std::vector<Dimension> dimensions;
+  struct Column {
+    std::vector<Cell> cells;           // Of each row.
+    std::vector<std::uint32_t> order;  // Rows, by x.
+  };
+
+  std::vector<Dimension> dimensions;  // Those that the table's loops take come first.
+  std::size_t smooth = 0;             // How many those are.
   std::int64_t parent = -1;
   std::int64_t choice = 0;
   std::uint64_t purpose = 0;
@@ -117,13 +123,12 @@ struct TpeSampler::Part {
     for (std::size_t d = 0; d < dimensions.size(); ++d) {
       Column& column = columns[d];
       const double value = point[dimensions[d].index];
-      column.x.push_back(dimensions[d].is_category() ? value : dimensions[d].Scale(value));
-      column.cached_sigma.push_back(kNaN);
-      column.cached_factor.push_back(kNaN);
+      const double x = dimensions[d].is_category() ? value : dimensions[d].Scale(value);
+      column.cells.push_back({.x = x});
       // Behind its equals, so that the order is that of a stable sort.
       const auto at = std::upper_bound(
-          column.order.begin(), column.order.end(), row,
-          [&column](std::uint32_t a, std::uint32_t b) { return column.x[a] < column.x[b]; });
+          column.order.begin(), column.order.end(), x,
+          [&column](double mine, std::uint32_t other) { return mine < column.cells[other].x; });
       column.order.insert(at, row);
     }
   }
@@ -138,11 +143,7 @@ struct TpeSampler::Mixture {
   std::vector<double> cumulative;  // Of the weights.
   std::vector<double> mu;          // [dimension][kernel]; a category's index
   std::vector<double> sigma;
-  // The same of those dimensions that are neither categories nor stepped, for the loops of the
-  // table.
-  std::size_t smooth = 0;
-  std::vector<double> smooth_mu;
-  std::vector<double> smooth_inverse;
+  std::vector<double> inverse;  // 1 / sigma
   // [dimension]: for stepped ones, which kernels have the same mu and sigma.
   std::vector<std::vector<std::uint32_t>> twin;
   std::vector<std::vector<std::pair<double, double>>> twins;
@@ -167,6 +168,12 @@ TpeSampler::TpeSampler(const Space& space, const TpeOptions& options)
     Part& part = parts_[found->second];
     part.dimensions.emplace_back(space_, i);
     part.columns.emplace_back();
+  }
+  for (Part& part : parts_) {
+    const auto behind = std::stable_partition(
+        part.dimensions.begin(), part.dimensions.end(),
+        [](const Dimension& d) { return !d.is_category() && !d.is_stepped(); });
+    part.smooth = static_cast<std::size_t>(behind - part.dimensions.begin());
   }
 }
 
@@ -265,10 +272,18 @@ void TpeSampler::Build(Part& part, bool best, Mixture& mixture) {
   const std::size_t dims = part.dimensions.size();
   mixture.count = observed + 1;
   mixture.stride = RoundUp(mixture.count);
-  mixture.base.assign(mixture.stride, -1e300);  // Padding weighs nothing.
+  mixture.base.resize(mixture.stride);
   mixture.cumulative.resize(mixture.count);
-  mixture.mu.assign(dims * mixture.stride, 0);
-  mixture.sigma.assign(dims * mixture.stride, 1);
+  for (auto* numbers : {&mixture.mu, &mixture.sigma, &mixture.inverse}) {
+    numbers->resize(dims * mixture.stride);
+  }
+  for (std::size_t k = mixture.count; k < mixture.stride; ++k) {
+    mixture.base[k] = -1e300;  // Padding weighs nothing.
+    for (std::size_t d = 0; d < dims; ++d) {
+      mixture.mu[d * mixture.stride + k] = 0;
+      mixture.inverse[d * mixture.stride + k] = 1;
+    }
+  }
   mixture.twin.resize(dims);
   mixture.twins.resize(dims);
 
@@ -290,27 +305,15 @@ void TpeSampler::Build(Part& part, bool best, Mixture& mixture) {
   const double log_total = std::log(total);
   for (std::size_t k = 0; k < mixture.count; ++k) mixture.base[k] -= log_total;
 
-  mixture.smooth = 0;
   for (std::size_t d = 0; d < dims; ++d) {
     if (part.dimensions[d].is_category()) {
       double* const mu = mixture.mu.data() + d * mixture.stride;
       for (std::size_t row = 0; row < place_.size(); ++row) {
-        if (place_[row] != kNowhere) mu[place_[row]] = part.columns[d].x[row];
+        if (place_[row] != kNowhere) mu[place_[row]] = part.columns[d].cells[row].x;
       }
       mu[observed] = -1;
     } else {
       BuildNumbers(part, d, mixture);
-    }
-  }
-  // What the loops take lies together.
-  mixture.smooth_mu.resize(mixture.smooth * mixture.stride);
-  mixture.smooth_inverse.resize(mixture.smooth * mixture.stride);
-  std::size_t to = 0;
-  for (std::size_t d = 0; d < dims; ++d) {
-    if (part.dimensions[d].is_category() || part.dimensions[d].is_stepped()) continue;
-    for (std::size_t k = 0; k < mixture.stride; ++k, ++to) {
-      mixture.smooth_mu[to] = mixture.mu[d * mixture.stride + k];
-      mixture.smooth_inverse[to] = 1 / mixture.sigma[d * mixture.stride + k];
     }
   }
 }
@@ -320,6 +323,7 @@ void TpeSampler::BuildNumbers(Part& part, std::size_t dimension, Mixture& mixtur
   Part::Column& column = part.columns[dimension];
   double* const mu = mixture.mu.data() + dimension * mixture.stride;
   double* const sigma = mixture.sigma.data() + dimension * mixture.stride;
+  double* const inverse = mixture.inverse.data() + dimension * mixture.stride;
   std::vector<std::uint32_t>& twin = mixture.twin[dimension];
   std::vector<std::pair<double, double>>& twins = mixture.twins[dimension];
   const bool stepped = scale.is_stepped();
@@ -332,16 +336,19 @@ void TpeSampler::BuildNumbers(Part& part, std::size_t dimension, Mixture& mixtur
   std::size_t twins_of_mu = 0;  // The first of those with the mu at hand.
   const auto set = [&](std::uint32_t row, double width) {
     const std::size_t k = place_[row];
-    const double x = column.x[row];
+    Part::Cell& cell = column.cells[row];
+    const double x = cell.x;
     width = std::clamp(width, narrowest, range);
+    if (cell.sigma != width) {
+      const double mass = LogGaussMass((scale.low - x) / width, (scale.high - x) / width);
+      cell.sigma = width;
+      cell.inverse = 1 / width;
+      cell.factor = -mass - (stepped ? 0 : kLogRoot2Pi + std::log(width));
+    }
     mu[k] = x;
     sigma[k] = width;
-    if (column.cached_sigma[row] != width) {
-      column.cached_sigma[row] = width;
-      const double mass = LogGaussMass((scale.low - x) / width, (scale.high - x) / width);
-      column.cached_factor[row] = -mass - (stepped ? 0 : kLogRoot2Pi + std::log(width));
-    }
-    mixture.base[k] += column.cached_factor[row];
+    inverse[k] = cell.inverse;
+    mixture.base[k] += cell.factor;
     if (!stepped) return;
     while (twins_of_mu < twins.size() && twins[twins_of_mu].first != x) ++twins_of_mu;
     const auto same = std::find(twins.begin() + static_cast<std::ptrdiff_t>(twins_of_mu),
@@ -357,27 +364,27 @@ void TpeSampler::BuildNumbers(Part& part, std::size_t dimension, Mixture& mixtur
   for (const std::uint32_t row : column.order) {
     if (place_[row] == kNowhere) continue;
     if (last != kNowhere) {
-      const double gap = column.x[row] - column.x[last];
+      const double gap = column.cells[row].x - column.cells[last].x;
       set(last, std::max(gap_before_last, gap));
       gap_before_last = gap;
     }
     last = row;
   }
   if (last != kNowhere) {
-    const double alone = std::max(column.x[last] - scale.low, scale.high - column.x[last]);
+    const double x = column.cells[last].x;
+    const double alone = std::max(x - scale.low, scale.high - x);
     set(last, observed == 1 ? alone : gap_before_last);
   }
 
   const double middle = 0.5 * (scale.low + scale.high);
   mu[observed] = middle;
   sigma[observed] = range;
+  inverse[observed] = 1 / range;
   const double mass = LogGaussMass(-0.5, 0.5);
   mixture.base[observed] += -mass - (stepped ? 0 : kLogRoot2Pi + std::log(range));
   if (stepped) {
     twin[observed] = static_cast<std::uint32_t>(twins.size());
     twins.emplace_back(middle, range);
-  } else {
-    ++mixture.smooth;
   }
 }
 
@@ -418,21 +425,19 @@ void TpeSampler::Score(const Part& part, const Mixture& mixture, std::size_t can
   terms_.resize(candidates * mixture.stride);
   numbers_.clear();
   for (std::size_t c = 0; c < candidates; ++c) {
-    for (std::size_t d = 0; d < dims; ++d) {
-      if (part.dimensions[d].is_category() || part.dimensions[d].is_stepped()) continue;
-      numbers_.push_back(candidates_[c * dims + d]);
-    }
+    const double* const x = candidates_.data() + c * dims;
+    numbers_.insert(numbers_.end(), x, x + part.smooth);
   }
   table_.evaluate({.base = mixture.base.data(),
-                   .mu = mixture.smooth_mu.data(),
-                   .inverse_sigma = mixture.smooth_inverse.data(),
+                   .mu = mixture.mu.data(),
+                   .inverse_sigma = mixture.inverse.data(),
                    .stride = mixture.stride,
-                   .dims = mixture.smooth},
+                   .dims = part.smooth},
                   numbers_.data(), candidates, terms_.data());
-  for (std::size_t d = 0; d < dims; ++d) {
+  for (std::size_t d = part.smooth; d < dims; ++d) {
     if (part.dimensions[d].is_category()) {
       AddCategories(part, d, mixture, candidates);
-    } else if (part.dimensions[d].is_stepped()) {
+    } else {
       AddSteps(part, d, mixture, candidates);
     }
   }
