@@ -9,6 +9,7 @@
 
 #include "orca/core/error.h"
 #include "orca/tune/sampler.h"
+#include "tune/cma.h"
 #include "tune/plain_samplers.h"
 #include "tune/tpe.h"
 
@@ -32,6 +33,7 @@ const std::vector<Entry>& Entries() {
       {"sobol", "sobol", {}, {}, ""},
       {"tpe", "tpe", {}, {}, ""},
       {"optuna", "tpe", {}, {}, ""},
+      {"cmaes", "cmaes", {}, {}, ""},
       {"hyperopt",
        "tpe",
        {{"n_startup_trials", 20}, {"gamma", 0.25}, {"gamma_of_root", 1}, {"multivariate", 0}},
@@ -52,6 +54,7 @@ const std::map<std::string, std::vector<std::string>>& AlgorithmParameters() {
       {"tpe",
        {"n_startup_trials", "n_ei_candidates", "multivariate", "gamma", "gamma_of_root",
         "prior_weight"}},
+      {"cmaes", {"popsize", "sigma0"}},
   };
   return parameters;
 }
@@ -149,6 +152,11 @@ Search MakeSearch(const std::string& name, const Space& space, const SearchOptio
     search.sampler = GridSampler(space);
   } else if (algorithm == "sobol") {
     search.sampler = SobolSampler(space, seed);
+  } else if (algorithm == "cmaes") {
+    search.sampler = std::make_unique<CmaSampler>(
+        space, CmaOptions{.seed = seed,
+                          .population = given.Count("popsize", 0),
+                          .sigma = given.Positive("sigma0", CmaOptions().sigma)});
   } else {
     search.sampler = MakeTpe(space, given, seed);
   }
