@@ -170,6 +170,7 @@ void BindTune(nb::module_& m) {
   BindStudy(m);
   m.def("tune_search_names", &tune::SearchNames);
   m.def("tune_search_parameters", &tune::SearchParameters, "name"_a);
+  m.def("tune_ignored_search_parameters", &tune::IgnoredSearchParameters, "name"_a);
 }
 
 }  // namespace orca::bindings

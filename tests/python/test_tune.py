@@ -249,6 +249,13 @@ def test_unknown_parameters_are_warnings_in_the_old_roots() -> None:
         assert taken == {"gamma": 0.3}
 
 
+def test_parameters_of_the_originals_are_taken_where_they_mean_nothing() -> None:
+    taken = search_parameters(
+        "bayesopt", {"utility_kwargs": {"kappa": 1}, "random_search_steps": 4}
+    )
+    assert taken == {"random_search_steps": 4}
+
+
 # --- studies
 
 
@@ -278,10 +285,30 @@ def test_every_name_of_ray_works_in_any_case(name: str) -> None:
     assert len(study.trials) == 25
 
 
+def test_auto_says_what_it_takes_and_why(capfd: pytest.CaptureFixture[str]) -> None:
+    inner = hp.choice([1, {"x": hp.uniform(0, 1)}])
+    many = {f"x{i}": hp.uniform(0, 1) for i in range(30)}
+    cases: list[tuple[dict[str, Any], int | None, str, str]] = [
+        (FLOATS, None, "gp", "3 parameters are few"),
+        (FLOATS, 1000, "cmaes", "1000 trials are many for 3 numbers"),
+        ({"c": inner}, None, "tpe", "some parameters depend on others"),
+        (many, None, "tpe", "30 parameters are many"),
+        ({"g": hp.grid_search([1])}, None, "random", "there is a grid"),
+    ]
+    for space, n_trials, algorithm, why in cases:
+        assert Study(space, n_trials=n_trials).algorithm == algorithm
+        assert f"orca: search_alg 'auto' takes {algorithm}: {why}" in capfd.readouterr().err
+
+
+def test_a_name_whose_algorithm_is_another_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+    Study(FLOATS, search_alg="HEBO")
+    assert "search_alg 'hebo' runs as gp in place of HEBO" in capfd.readouterr().err
+
+
 def test_a_batched_study_is_the_same_for_any_number_of_threads() -> None:
     configs = []
     for parallel in (1, 3, 4):
-        study = Study(FLOATS, seed=2, batch=4)
+        study = Study(FLOATS, seed=2, batch=4, search_alg="tpe")
         study.optimize(sphere, n_trials=30, parallel=parallel)
         configs.append([trial.config for trial in study.trials])
     assert configs[0] == configs[1] == configs[2]

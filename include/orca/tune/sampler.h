@@ -71,5 +71,7 @@ ORCA_API Search MakeSearch(const std::string& name, const Space& space,
 ORCA_API std::vector<std::string> SearchNames();
 /// The names of parameters that `name` knows, sorted.
 ORCA_API std::vector<std::string> SearchParameters(const std::string& name);
+/// Parameters that the original of `name` has and that have no effect here.
+ORCA_API std::vector<std::string> IgnoredSearchParameters(const std::string& name);
 
 }  // namespace orca::tune

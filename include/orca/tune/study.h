@@ -33,7 +33,7 @@ struct Trial {
 
 struct StudyOptions {
   Mode mode = Mode::kMin;
-  std::string search_alg = "tpe";
+  std::string search_alg = "auto";
   /// Points that the first trials take; what is NaN in them is drawn.
   std::vector<Point> points;
   SearchOptions search;

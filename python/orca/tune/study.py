@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 import traceback
@@ -17,6 +18,8 @@ from orca.generations import ORCA, Errors, Generation
 from orca.tune.space import SearchSpace
 
 __all__ = ["SpaceExhaustedError", "Study", "Trial", "search_names", "search_parameters"]
+
+_log = logging.getLogger("orca")
 
 _MODES = ("min", "max")
 
@@ -76,8 +79,12 @@ def search_parameters(
         InvalidArgumentError: The name or a parameter is unknown, or a value is no number.
     """
     known = _core.tune_search_parameters(search_alg)
+    ignored = _core.tune_ignored_search_parameters(search_alg)
     taken: dict[str, float] = {}
     for name, value in parameters.items():
+        if name in ignored:
+            _log.info("%s of search_alg %r has no effect", name, search_alg)
+            continue
         if name not in known:
             message = (
                 f"search_alg {search_alg!r} has no parameter {name!r}; known: {', '.join(known)}"
@@ -130,7 +137,7 @@ class Study:
         space: Mapping[str, Any],
         metric: str = "value",
         mode: str = "min",
-        search_alg: str = "tpe",
+        search_alg: str = "auto",
         search_alg_params: Mapping[str, Any] | None = None,
         seed: int | None = None,
         batch: int = 0,

@@ -65,11 +65,11 @@ TEST_P(EverySearchTest, TheSameSeedGivesTheSameTrials) {
 
 TEST_P(EverySearchTest, ABatchedStudyDoesNotDependOnParallelism) {
   Study alone(Floats(), Options(4));
-  const std::vector<Point> expected = RunStudy(alone, 32, 1, 0);
+  const std::vector<Point> expected = RunStudy(alone, 24, 1, 0);
   for (const std::size_t parallel : {2, 4, 7}) {
     for (const std::size_t pick : {0, 1, 2}) {
       Study study(Floats(), Options(4));
-      EXPECT_EQ(RunStudy(study, 32, parallel, pick), expected) << parallel << " " << pick;
+      EXPECT_EQ(RunStudy(study, 24, parallel, pick), expected) << parallel << " " << pick;
     }
   }
 }
@@ -105,11 +105,10 @@ TEST_P(EverySearchTest, TakesEveryKindOfParameter) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Names, EverySearchTest, ::testing::ValuesIn([] {
-                           std::vector<std::string> names = SearchNames();
-                           std::erase(names, "grid");  // For finite spaces.
-                           return names;
-                         }()),
+// Every algorithm; other names are the same ones.
+INSTANTIATE_TEST_SUITE_P(Names, EverySearchTest,
+                         ::testing::Values("random", "sobol", "tpe", "hyperopt", "gp", "bayesopt",
+                                           "cmaes", "auto"),
                          [](const auto& tested) { return tested.param; });
 
 TEST(StudyTest, BestIsTheSmallestOrTheLargest) {
