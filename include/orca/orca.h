@@ -19,3 +19,4 @@
 #include "orca/runtime/context.h"
 #include "orca/runtime/program.h"
 #include "orca/runtime/transform.h"
+#include "orca/tune/study.h"

@@ -5,8 +5,11 @@ from __future__ import annotations
 import doctest
 import importlib
 import math
+import subprocess
+import sys
 import threading
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -404,3 +407,16 @@ def test_a_timeout_starts_no_more_trials() -> None:
     study = Study(FLOATS)
     study.optimize(sphere, n_trials=5, timeout=0)
     assert study.trials == []
+
+
+def test_the_example_runs() -> None:
+    example = Path(__file__).parents[2] / "examples/study.py"
+    done = subprocess.run(
+        [sys.executable, str(example), "--trials", "25", "--parallel", "2"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("25 trials with tpe; loss 0.0"), done.stdout

@@ -192,25 +192,31 @@ TEST(GpTest, SolvesAMixedSpace) {
 
 TEST(GpTest, PendingTrialsAreNotProposedAgain) {
   const Space space({Uniform("x", 0, 1), Uniform("y", 0, 1)});
-  GpSampler sampler(space, {.seed = 1});
-  const auto loss = [](const Point& p) {
-    return std::pow(p[0] - 0.4, 2) + std::pow(p[1] - 0.6, 2);
-  };
-  for (int number = 0; number < 12; ++number) {
-    const Point point = sampler.Ask(number);
-    sampler.Tell(
-        {.number = number, .point = point, .state = TrialState::kComplete, .loss = loss(point)});
-  }
-  std::vector<Point> pending;
-  for (int number = 12; number < 17; ++number) {
-    pending.push_back(sampler.Ask(number));
-    sampler.Tell({.number = number, .point = pending.back()});
-  }
-  for (std::size_t i = 0; i < pending.size(); ++i) {
-    for (std::size_t k = 0; k < i; ++k) {
-      EXPECT_GT(std::hypot(pending[i][0] - pending[k][0], pending[i][1] - pending[k][1]), 1e-3);
+  // How far apart five proposals are of which none has ended.
+  const auto spread = [&space](bool tells_pending) {
+    GpSampler sampler(space, {.seed = 1});
+    for (int number = 0; number < 14; ++number) {
+      const Point point = sampler.Ask(number);
+      sampler.Tell({.number = number,
+                    .point = point,
+                    .state = TrialState::kComplete,
+                    .loss = std::sin(9 * point[0]) + std::cos(7 * point[1])});
     }
-  }
+    std::vector<Point> points;
+    for (int number = 14; number < 19; ++number) {
+      points.push_back(sampler.Ask(number));
+      if (tells_pending) sampler.Tell({.number = number, .point = points.back()});
+    }
+    double total = 0;
+    for (std::size_t i = 0; i < points.size(); ++i) {
+      for (std::size_t k = 0; k < i; ++k) {
+        total += std::hypot(points[i][0] - points[k][0], points[i][1] - points[k][1]);
+      }
+    }
+    return total / 10;
+  };
+  EXPECT_GT(spread(true), 0.05);
+  EXPECT_LT(spread(false), 0.01);
 }
 
 }  // namespace

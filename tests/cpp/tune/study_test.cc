@@ -153,7 +153,7 @@ TEST(StudyTest, PointsToEvaluateComeFirstAndAreCompleted) {
 
 TEST(StudyTest, AFiniteSpaceIsExhaustedAndNoPointComesTwice) {
   const Space space({Choice("c", 3), QUniform("q", 0, 1, 0.5), When(Integer("i", 0, 4), "c", 1)});
-  for (const std::string& name : SearchNames()) {
+  for (const std::string name : {"random", "grid", "sobol", "tpe", "gp", "cmaes"}) {
     SCOPED_TRACE(name);
     Study study(space, {.search_alg = name});
     std::set<std::string> points;
@@ -177,7 +177,7 @@ TEST(StudyTest, DuplicatesComeWhenTheyMay) {
 }
 
 TEST(StudyTest, ManyThreadsShareAStudy) {
-  Study study(Floats(), {});
+  Study study(Floats(), {.search_alg = "tpe"});
   {
     std::vector<std::jthread> threads;
     for (int t = 0; t < 4; ++t) {
