@@ -145,15 +145,24 @@ double GaussianProcess::Loss(std::span<const double> logarithms, std::span<doubl
 
 GaussianProcess::Parameters GaussianProcess::Fit() const {
   const std::size_t d = dims();
-  std::vector<double> best(d + 2, 0);
-  best[d + 1] = std::log(1e-2);
   const std::vector<double> low(d + 2, -15);
   const std::vector<double> high(d + 2, 10);
-  const double loss = Minimize(
-      [this](std::span<const double> at, std::span<double> gradient) { return Loss(at, gradient); },
-      best, low, high, {.iterations = 100, .tolerance = 1e-2});
+  std::vector<double> best;
+  double least = std::numeric_limits<double>::infinity();
+  // From long and from short lengths: the likelihood often has a minimum for each.
+  for (const double start : {0.0, 2.5}) {
+    std::vector<double> at(d + 2, start);
+    at[d] = 0;
+    at[d + 1] = std::log(1e-2);
+    const double loss = Minimize(
+        [this](std::span<const double> x, std::span<double> gradient) { return Loss(x, gradient); },
+        at, low, high, {.iterations = 100, .tolerance = 1e-2});
+    if (loss >= least) continue;
+    least = loss;
+    best = std::move(at);
+  }
   Parameters fitted = {.weights = std::vector<double>(d, 1)};
-  if (!std::isfinite(loss)) return fitted;
+  if (best.empty()) return fitted;
   for (std::size_t j = 0; j < d; ++j) fitted.weights[j] = std::exp(best[j]);
   fitted.scale = std::exp(best[d]);
   fitted.noise = std::exp(best[d + 1]) + kLeastNoise;

@@ -22,7 +22,7 @@ enum class TrialState {
 /// What a sampler knows of a trial.
 struct Observation {
   std::int64_t number = 0;
-  Point point;
+  Point point = {};
   TrialState state = TrialState::kRunning;
   double loss = 0;        ///< Smaller is better. Of a pruned one: its last report.
   std::int64_t step = 0;  ///< Of a pruned one: where that was; 0: it reported nothing.
@@ -50,7 +50,7 @@ struct SearchOptions {
   std::uint64_t seed = 0;
   /// Of the algorithm, e.g. {"n_initial_points", 20}; unknown ones are errors that list the known
   /// ones.
-  std::map<std::string, double> parameters;
+  std::map<std::string, double> parameters = {};
   std::int64_t budget = 0;  ///< How many trials there will be; 0: not known. For "auto".
 };
 

@@ -24,19 +24,19 @@ struct Report {
 
 struct Trial {
   std::int64_t number = 0;
-  Point point;
+  Point point = {};
   TrialState state = TrialState::kRunning;
   double value = std::numeric_limits<double>::quiet_NaN();  ///< Once it is complete.
-  std::vector<Report> reports;                              ///< In the order of their steps.
-  std::string error;                                        ///< Why it failed.
+  std::vector<Report> reports = {};                         ///< In the order of their steps.
+  std::string error = {};                                   ///< Why it failed.
 };
 
 struct StudyOptions {
   Mode mode = Mode::kMin;
   std::string search_alg = "auto";
   /// Points that the first trials take; what is NaN in them is drawn.
-  std::vector<Point> points;
-  SearchOptions search;
+  std::vector<Point> points = {};
+  SearchOptions search = {};
   /// 0: proposals use all that is known. k: those of trials n*k .. n*k+k-1 use the trials before
   /// n*k only, so that the study is the same for any number of parallel trials.
   std::int64_t batch = 0;
