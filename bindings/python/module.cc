@@ -9,6 +9,7 @@
 #include "bind_learn_schedules.h"
 #include "bind_learn_update.h"
 #include "bind_runtime.h"
+#include "bind_tune.h"
 #include "orca/core/error.h"
 
 namespace nb = nanobind;
@@ -43,4 +44,5 @@ NB_MODULE(_core, m) {
   orca::bindings::BindMetrics(m);
   orca::bindings::BindSchedules(m);
   orca::bindings::BindUpdate(m);
+  orca::bindings::BindTune(m);
 }

@@ -22,3 +22,4 @@
 #include "orca/tune/scheduler.h"
 #include "orca/tune/store.h"
 #include "orca/tune/study_view.h"
+#include "orca/tune/study.h"

@@ -75,6 +75,13 @@ def test_shards_of_files_are_transformed_by_workers(examples, tmp_path):
     assert len((ROOT / "examples/cpp/xshards.cc").read_text().splitlines()) < 60
 
 
+def test_a_study_finds_a_small_loss(examples):
+    done = run(examples / "study", "60", timeout=60)
+    found = re.fullmatch(r"60 trials with gp: trial \d+ has the loss (\S+)\n", done.stdout)
+    assert found, done.stdout
+    assert float(found[1]) < 1
+
+
 def test_a_wrong_option_is_named(allreduce):
     done = run(allreduce, "--rnaks", "2", check=False)
     assert done.returncode == 1

@@ -34,9 +34,11 @@ _LEARN = {
         "utils",
     )
 }
+_AUTOML = {"orca.automl.hp": "orca.automl.hp"}
 _ALIASES = {
     "bigdl": {
         **_LEARN,
+        **_AUTOML,
         "orca.data.file": "orca.data.file",
         "orca.data.transformer": "orca.data.transformer",
         "orca.test_zoo_utils": "orca.roots.test_case",
@@ -52,6 +54,7 @@ _ALIASES = {
     },
     "zoo": {
         **_LEARN,
+        **_AUTOML,
         "orca.data.file": "orca.data.file",
         "orca.test_zoo_utils": "orca.roots.test_case",
         "orca.torch": "orca.adapters.torch.wrappers",
@@ -65,7 +68,12 @@ _ALIASES = {
 """Names below a root, and the modules that they are. What is below them is the same, too."""
 
 _NOT_YET_IN_ORCA = (
-    "orca.automl",
+    "orca.automl.auto_estimator",
+    "orca.automl.metrics",
+    "orca.automl.model",
+    "orca.automl.pytorch_utils",
+    "orca.automl.search",
+    "orca.automl.xgboost",
     "orca.data.elastic_search",
     "orca.data.image",
     "orca.data.ray_xshards",

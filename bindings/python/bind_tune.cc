@@ -1,0 +1,176 @@
+#include "bind_tune.h"
+
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "orca/core/error.h"
+#include "orca/tune/sampler.h"
+#include "orca/tune/space.h"
+#include "orca/tune/study.h"
+
+namespace nb = nanobind;
+using nb::literals::operator""_a;
+
+namespace orca::bindings {
+namespace {
+
+using tune::Parameter;
+using tune::Point;
+using tune::Space;
+using tune::Study;
+using tune::Trial;
+using tune::TrialState;
+
+const char* StateName(TrialState state) {
+  switch (state) {
+    case TrialState::kRunning:
+      return "running";
+    case TrialState::kComplete:
+      return "complete";
+    case TrialState::kPruned:
+      return "pruned";
+    case TrialState::kFailed:
+      return "failed";
+  }
+  return "";
+}
+
+TrialState StateOf(const std::string& name) {
+  for (const TrialState state :
+       {TrialState::kRunning, TrialState::kComplete, TrialState::kPruned, TrialState::kFailed}) {
+    if (name == StateName(state)) return state;
+  }
+  throw Error(Code::kInvalidArgument, "state '" + name +
+                                          "' is not known; give running, complete, "
+                                          "pruned or failed");
+}
+
+void BindSpace(nb::module_& m) {
+  nb::class_<Parameter>(m, "TuneParameter")
+      .def_static("uniform", &tune::Uniform, "name"_a, "low"_a, "high"_a)
+      .def_static("quniform", &tune::QUniform, "name"_a, "low"_a, "high"_a, "step"_a)
+      .def_static("loguniform", &tune::LogUniform, "name"_a, "low"_a, "high"_a)
+      .def_static("qloguniform", &tune::QLogUniform, "name"_a, "low"_a, "high"_a, "step"_a)
+      .def_static("randn", &tune::Normal, "name"_a, "mean"_a, "deviation"_a)
+      .def_static("qrandn", &tune::QNormal, "name"_a, "mean"_a, "deviation"_a, "step"_a)
+      .def_static("randint", &tune::Integer, "name"_a, "low"_a, "high"_a)
+      .def_static("qrandint", &tune::QInteger, "name"_a, "low"_a, "high"_a, "step"_a)
+      .def_static("lograndint", &tune::LogInteger, "name"_a, "low"_a, "high"_a)
+      .def_static("qlograndint", &tune::QLogInteger, "name"_a, "low"_a, "high"_a, "step"_a)
+      .def_static(
+          "choice",
+          [](std::string name, std::int64_t choices) {
+            return tune::Choice(std::move(name), choices);
+          },
+          "name"_a, "choices"_a)
+      .def_static(
+          "grid",
+          [](std::string name, std::int64_t choices) {
+            return tune::Grid(std::move(name), choices);
+          },
+          "name"_a, "choices"_a)
+      .def_static("subset", &tune::Subset, "name"_a, "choices"_a, "min"_a, "max"_a)
+      .def("when", &tune::When, "parent"_a, "choice"_a)
+      .def("check", &Parameter::Check, "value"_a)
+      .def_ro("name", &Parameter::name)
+      .def_prop_ro("is_integer", &Parameter::is_integer);
+
+  nb::class_<Space>(m, "TuneSpace")
+      .def(nb::init<std::vector<Parameter>>(), "parameters"_a)
+      .def("draw", &Space::Draw, "seed"_a, "trial"_a)
+      .def_prop_ro("grid_cells", &Space::grid_cells)
+      .def_prop_ro("has_grid", &Space::has_grid)
+      .def_prop_ro("cardinality", &Space::Cardinality)
+      .def_prop_ro("size", &Space::size);
+}
+
+void BindTrial(nb::module_& m) {
+  nb::class_<Trial>(m, "TuneTrial")
+      .def(
+          "__init__",
+          [](Trial* self, std::int64_t number, Point point, const std::string& state,
+             std::optional<double> value,
+             const std::vector<std::pair<std::int64_t, double>>& reports, std::string error) {
+            new (self) Trial{.number = number, .point = std::move(point), .state = StateOf(state)};
+            if (value) self->value = *value;
+            for (const auto& [step, report] : reports) self->reports.push_back({step, report});
+            self->error = std::move(error);
+          },
+          "number"_a, "point"_a, "state"_a, "value"_a.none(), "reports"_a, "error"_a)
+      .def_ro("number", &Trial::number)
+      .def_ro("point", &Trial::point)
+      .def_prop_ro("state", [](const Trial& self) { return StateName(self.state); })
+      .def_prop_ro("value",
+                   [](const Trial& self) {
+                     return self.state == TrialState::kComplete ? std::optional(self.value)
+                                                                : std::nullopt;
+                   })
+      .def_prop_ro("reports",
+                   [](const Trial& self) {
+                     std::vector<std::pair<std::int64_t, double>> reports;
+                     for (const tune::Report& report : self.reports) {
+                       reports.emplace_back(report.step, report.value);
+                     }
+                     return reports;
+                   })
+      .def_ro("error", &Trial::error);
+}
+
+void BindStudy(nb::module_& m) {
+  nb::class_<Study>(m, "TuneStudy")
+      .def(
+          "__init__",
+          [](Study* self, const Space& space, bool maximize, std::string search_alg,
+             std::map<std::string, double> parameters, std::uint64_t seed, std::int64_t batch,
+             std::vector<Point> points, std::int64_t budget, bool allow_duplicates) {
+            new (self) Study(
+                space,
+                {.mode = maximize ? tune::Mode::kMax : tune::Mode::kMin,
+                 .search_alg = std::move(search_alg),
+                 .points = std::move(points),
+                 .search = {.seed = seed, .parameters = std::move(parameters), .budget = budget},
+                 .batch = batch,
+                 .allow_duplicates = allow_duplicates});
+          },
+          "space"_a, "maximize"_a, "search_alg"_a, "parameters"_a, "seed"_a, "batch"_a, "points"_a,
+          "budget"_a, "allow_duplicates"_a)
+      .def_prop_ro("algorithm", &Study::algorithm)
+      .def_prop_ro("note", &Study::note)
+      .def("can_ask", &Study::CanAsk)
+      // A proposal may take a while, and others may tell meanwhile.
+      .def("ask", &Study::Ask, nb::call_guard<nb::gil_scoped_release>())
+      .def("tell", &Study::Tell, "number"_a, "value"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("fail", &Study::Fail, "number"_a, "error"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("prune", &Study::Prune, "number"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("add_report", &Study::AddReport, "number"_a, "step"_a, "value"_a,
+           nb::call_guard<nb::gil_scoped_release>())
+      .def("add", &Study::Add, "trial"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("restore", &Study::Restore, "trial"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("at", &Study::At, "number"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("trials", &Study::Trials, nb::call_guard<nb::gil_scoped_release>())
+      .def("best", &Study::Best, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("size", &Study::size);
+}
+
+}  // namespace
+
+void BindTune(nb::module_& m) {
+  BindSpace(m);
+  BindTrial(m);
+  BindStudy(m);
+  m.def("tune_search_names", &tune::SearchNames);
+  m.def("tune_search_parameters", &tune::SearchParameters, "name"_a);
+  m.def("tune_ignored_search_parameters", &tune::IgnoredSearchParameters, "name"_a);
+}
+
+}  // namespace orca::bindings

@@ -1,0 +1,1 @@
+"""Tuning: what to search (``hp``)."""

@@ -1,0 +1,533 @@
+#include "tune/gp.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+#include <numeric>
+#include <utility>
+
+#include "orca/core/error.h"
+#include "tune/lbfgs.h"
+#include "tune/normal.h"
+#include "tune/philox.h"
+#include "tune/plain_samplers.h"
+#include "tune/sobol.h"
+
+namespace orca::tune {
+namespace {
+
+constexpr double kLeastNoise = 1e-6;
+const double kLogRoot2Pi = 0.5 * std::log(2 * std::numbers::pi);
+constexpr std::size_t kLanes = 16;
+
+// Of r^2 / 5, and its derivative.
+double Matern(double distance, double& derivative) {
+  const double r = std::sqrt(5 * distance);
+  const double decay = std::exp(-r);
+  derivative = -5.0 / 6 * (1 + r) * decay;
+  return (1 + r + r * r / 3) * decay;
+}
+
+}  // namespace
+
+double LogImprovement(double z, double& derivative) {
+  if (z > -1) {
+    const double cdf = Ndtr(z);
+    const double value = std::exp(-0.5 * z * z - kLogRoot2Pi) + z * cdf;
+    derivative = cdf / value;
+    return std::log(value);
+  }
+  // density * (1 + z * ratio), ratio = cdf / density; far out 1 and z * ratio cancel.
+  const double log_density = -0.5 * z * z - kLogRoot2Pi;
+  const double inverse = 1 / (z * z);
+  const double ratio = std::exp(LogNdtr(z) - log_density);
+  const double rest =
+      z > -15 ? 1 + z * ratio
+              : inverse * (1 - inverse * (3 - inverse * (15 - inverse * (105 - 945 * inverse))));
+  derivative = ratio / rest;
+  return log_density + std::log(rest);
+}
+
+GaussianProcess::GaussianProcess(std::vector<double> x, std::vector<double> y,
+                                 std::vector<bool> is_category)
+    : x_(std::move(x)), y_(std::move(y)), is_category_(std::move(is_category)) {}
+
+double GaussianProcess::Distance(const double* a, const double* b,
+                                 const std::vector<double>& weights) const {
+  double sum = 0;
+  for (std::size_t j = 0; j < dims(); ++j) {
+    const double difference = is_category_[j] ? (a[j] == b[j] ? 0 : 1) : a[j] - b[j];
+    sum += weights[j] * difference * difference;
+  }
+  return sum;
+}
+
+double GaussianProcess::Loss(std::span<const double> logarithms, std::span<double> gradient) const {
+  const std::size_t n = size();
+  const std::size_t d = dims();
+  std::vector<double> weights(d);
+  for (std::size_t j = 0; j < d; ++j) weights[j] = std::exp(logarithms[j]);
+  const double scale = std::exp(logarithms[d]);
+  const double extra = std::exp(logarithms[d + 1]);
+  const double noise = extra + kLeastNoise;
+
+  Matrix lower(n);
+  Matrix shapes(n);  // The kernel without its scale below the diagonal, its derivative above.
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t k = 0; k < i; ++k) {
+      double derivative = 0;
+      const double shape =
+          Matern(Distance(x_.data() + i * d, x_.data() + k * d, weights), derivative);
+      shapes(i, k) = shape;
+      shapes(k, i) = derivative;
+      lower(i, k) = lower(k, i) = scale * shape;
+    }
+    lower(i, i) = scale + noise;
+  }
+  if (!Cholesky(lower)) return std::numeric_limits<double>::infinity();
+  std::vector<double> alpha = y_;
+  SolveLower(lower, alpha);
+  double loss = static_cast<double>(n) * kLogRoot2Pi;
+  for (std::size_t i = 0; i < n; ++i) loss += 0.5 * alpha[i] * alpha[i] + std::log(lower(i, i));
+  SolveUpper(lower, alpha);
+
+  // Rows of the inverse factor, then of the inverse.
+  Matrix inverse_lower(n);
+  for (std::size_t column = 0; column < n; ++column) {
+    // Stored transposed: row `column` is column `column` of the inverse factor.
+    double* const out = inverse_lower.row(column);
+    out[column] = 1 / lower(column, column);
+    for (std::size_t i = column + 1; i < n; ++i) {
+      const double* const row = lower.row(i);
+      double sum = 0;
+      for (std::size_t k = column; k < i; ++k) sum += row[k] * out[k];
+      out[i] = -sum / row[i];
+    }
+  }
+
+  std::fill(gradient.begin(), gradient.end(), 0);
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t k = 0; k <= i; ++k) {
+      const double* const a = inverse_lower.row(i);
+      const double* const b = inverse_lower.row(k);
+      double inverse = 0;
+      for (std::size_t m = i; m < n; ++m) inverse += a[m] * b[m];
+      // The trace counts what is off the diagonal twice.
+      const double factor = 0.5 * (inverse - alpha[i] * alpha[k]) * (i == k ? 1 : 2);
+      if (i == k) {
+        gradient[d] += factor * scale;
+        gradient[d + 1] += factor * extra;
+        continue;
+      }
+      gradient[d] += factor * scale * shapes(i, k);
+      const double slope = factor * scale * shapes(k, i);
+      for (std::size_t j = 0; j < d; ++j) {
+        const double p = x_[i * d + j];
+        const double q = x_[k * d + j];
+        const double difference = is_category_[j] ? (p == q ? 0 : 1) : p - q;
+        gradient[j] += slope * difference * difference * weights[j];
+      }
+    }
+  }
+
+  // Priors: lengths neither tiny nor huge, scale Gamma(2, 1), noise Gamma(1.1, 30).
+  for (std::size_t j = 0; j < d; ++j) {
+    loss += 0.1 / weights[j] + 0.1 * weights[j];
+    gradient[j] += -0.1 / weights[j] + 0.1 * weights[j];
+  }
+  loss -= std::log(scale) - scale;
+  gradient[d] -= 1 - scale;
+  loss -= 0.1 * std::log(noise) - 30 * noise;
+  gradient[d + 1] -= (0.1 / noise - 30) * extra;
+  return loss;
+}
+
+GaussianProcess::Parameters GaussianProcess::Fit() const {
+  const std::size_t d = dims();
+  const std::vector<double> low(d + 2, -15);
+  const std::vector<double> high(d + 2, 10);
+  std::vector<double> best;
+  double least = std::numeric_limits<double>::infinity();
+  // From long and from short lengths: the likelihood often has a minimum for each.
+  for (const double start : {0.0, 2.5}) {
+    std::vector<double> at(d + 2, start);
+    at[d] = 0;
+    at[d + 1] = std::log(1e-2);
+    const double loss = Minimize(
+        [this](std::span<const double> x, std::span<double> gradient) { return Loss(x, gradient); },
+        at, low, high, {.iterations = 100, .tolerance = 1e-2});
+    if (loss >= least) continue;
+    least = loss;
+    best = std::move(at);
+  }
+  Parameters fitted = {.weights = std::vector<double>(d, 1)};
+  if (best.empty()) return fitted;
+  for (std::size_t j = 0; j < d; ++j) fitted.weights[j] = std::exp(best[j]);
+  fitted.scale = std::exp(best[d]);
+  fitted.noise = std::exp(best[d + 1]) + kLeastNoise;
+  return fitted;
+}
+
+bool GaussianProcess::Condition(const Parameters& parameters) {
+  const std::size_t n = size();
+  parameters_ = parameters;
+  lower_ = Matrix(n);
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t k = 0; k <= i; ++k) {
+      double unused = 0;
+      const double distance =
+          Distance(x_.data() + i * dims(), x_.data() + k * dims(), parameters_.weights);
+      lower_(i, k) =
+          parameters_.scale * Matern(distance, unused) + (i == k ? parameters_.noise : 0);
+    }
+  }
+  if (!Cholesky(lower_)) return false;
+  alpha_ = y_;
+  SolveLower(lower_, alpha_);
+  SolveUpper(lower_, alpha_);
+  return true;
+}
+
+GaussianProcess::Prediction GaussianProcess::Predict(std::span<const double> x,
+                                                     std::span<double> mean_gradient,
+                                                     std::span<double> deviation_gradient) const {
+  const std::size_t n = size();
+  const std::size_t d = dims();
+  std::vector<double> kernel(n);
+  std::vector<double> slope(n);
+  Prediction result = {0, 0};
+  for (std::size_t i = 0; i < n; ++i) {
+    kernel[i] = parameters_.scale *
+                Matern(Distance(x.data(), x_.data() + i * d, parameters_.weights), slope[i]);
+    result.mean += kernel[i] * alpha_[i];
+  }
+  std::vector<double> solved = kernel;
+  SolveLower(lower_, solved);
+  double variance = parameters_.scale;
+  for (const double value : solved) variance -= value * value;
+  result.deviation = std::sqrt(std::max(variance, 1e-12));
+  if (mean_gradient.empty()) return result;
+
+  SolveUpper(lower_, solved);
+  std::fill(mean_gradient.begin(), mean_gradient.end(), 0);
+  std::fill(deviation_gradient.begin(), deviation_gradient.end(), 0);
+  for (std::size_t i = 0; i < n; ++i) {
+    const double common = parameters_.scale * slope[i] * 2;
+    for (std::size_t j = 0; j < d; ++j) {
+      if (is_category_[j]) continue;
+      const double change = common * parameters_.weights[j] * (x[j] - x_[i * d + j]);
+      mean_gradient[j] += alpha_[i] * change;
+      deviation_gradient[j] -= solved[i] * change / result.deviation;
+    }
+  }
+  return result;
+}
+
+void GaussianProcess::PredictMany(std::span<const double> x, std::vector<Prediction>& out) const {
+  const std::size_t n = size();
+  const std::size_t d = dims();
+  const std::size_t count = x.size() / d;
+  out.resize(count);
+  std::vector<double> solved(n *
+                             kLanes);  // [observation][point]: one step of the solve for all points
+  for (std::size_t begin = 0; begin < count; begin += kLanes) {
+    const std::size_t lanes = std::min(kLanes, count - begin);
+    double mean[kLanes] = {};
+    double variance[kLanes];
+    std::fill(std::begin(variance), std::end(variance), parameters_.scale);
+    for (std::size_t i = 0; i < n; ++i) {
+      double* const mine = solved.data() + i * kLanes;
+      for (std::size_t lane = 0; lane < kLanes; ++lane) {
+        double unused = 0;
+        const std::size_t point = begin + std::min(lane, lanes - 1);
+        const double distance =
+            Distance(x.data() + point * d, x_.data() + i * d, parameters_.weights);
+        mine[lane] = parameters_.scale * Matern(distance, unused);
+        mean[lane] += mine[lane] * alpha_[i];
+      }
+      const double* const row = lower_.row(i);
+      for (std::size_t k = 0; k < i; ++k) {
+        const double* const other = solved.data() + k * kLanes;
+        for (std::size_t lane = 0; lane < kLanes; ++lane) mine[lane] -= row[k] * other[lane];
+      }
+      for (std::size_t lane = 0; lane < kLanes; ++lane) {
+        mine[lane] /= row[i];
+        variance[lane] -= mine[lane] * mine[lane];
+      }
+    }
+    for (std::size_t lane = 0; lane < lanes; ++lane) {
+      out[begin + lane] = {mean[lane], std::sqrt(std::max(variance[lane], 1e-12))};
+    }
+  }
+}
+
+// The search for the point with the largest acquisition value.
+struct GpSampler::Search {
+  static constexpr std::size_t kPoints = 2048;
+  static constexpr std::size_t kStarts = 10;
+  static constexpr int kRounds = 20;
+  static constexpr double kEnumerated = 16;
+
+  const Space& space;
+  const GaussianProcess& process;
+  const std::vector<bool>& is_category;
+  double best;  // The smallest observation.
+  double kappa;
+
+  // What is maximised, and its derivatives by mean and deviation.
+  double Value(const GaussianProcess::Prediction& at, double& by_mean, double& by_deviation) const {
+    if (kappa > 0) {
+      by_mean = -1;
+      by_deviation = kappa;
+      return -at.mean + kappa * at.deviation;
+    }
+    const double z = (best - at.mean) / at.deviation;
+    double slope = 0;
+    const double value = std::log(at.deviation) + LogImprovement(z, slope);
+    by_mean = -slope / at.deviation;
+    by_deviation = (1 - slope * z) / at.deviation;
+    return value;
+  }
+
+  double Value(std::span<const double> x) const {
+    double unused = 0;
+    return Value(process.Predict(x, {}, {}), unused, unused);
+  }
+
+  // A coordinate as the space has it: in the middle of the value's share.
+  double Snap(std::size_t i, double u) const {
+    const Parameter& p = space[i];
+    if (!p.is_category() && !p.is_stepped()) return u;
+    return p.ToUnit(p.FromUnit(u));
+  }
+
+  // Moves the continuous coordinates uphill.
+  double Climb(std::vector<double>& x) const {
+    const std::size_t d = x.size();
+    std::vector<double> low(d, 0);
+    std::vector<double> high(d, 1);
+    bool any = false;
+    for (std::size_t i = 0; i < d; ++i) {
+      const bool moves = !space[i].is_category() && !space[i].is_stepped();
+      any = any || moves;
+      if (!moves) low[i] = high[i] = x[i];
+    }
+    if (!any) return Value(x);
+    std::vector<double> by_mean_x(d);
+    std::vector<double> by_deviation_x(d);
+    return -Minimize(
+        [&](std::span<const double> at, std::span<double> gradient) {
+          double by_mean = 0;
+          double by_deviation = 0;
+          const double value =
+              Value(process.Predict(at, by_mean_x, by_deviation_x), by_mean, by_deviation);
+          for (std::size_t i = 0; i < d; ++i) {
+            gradient[i] = -(by_mean * by_mean_x[i] + by_deviation * by_deviation_x[i]);
+          }
+          return -value;
+        },
+        x, low, high, {.iterations = 50, .tolerance = 1e-3});
+  }
+
+  // Tries other values of one stepped or categorical coordinate; whether one is better.
+  bool Step(std::vector<double>& x, std::size_t i, double& value) const {
+    const Parameter& p = space[i];
+    const double count = p.Cardinality();
+    std::vector<double> tried;
+    if (count <= kEnumerated) {
+      for (double k = 0; k < count; ++k) {
+        const double number = p.is_category() ? k : p.first() + k * p.spacing();
+        tried.push_back(p.ToUnit(number));
+      }
+    } else {
+      for (double k = 0; k < kEnumerated; ++k) tried.push_back(Snap(i, (k + 0.5) / kEnumerated));
+      const double number = p.FromUnit(x[i]);
+      for (const double steps : {-4, -2, -1, 1, 2, 4}) {
+        const double other = number + steps * p.spacing();
+        if (other >= p.first() && other <= p.last()) tried.push_back(p.ToUnit(other));
+      }
+    }
+    const double before = x[i];
+    double chosen = before;
+    for (const double u : tried) {
+      x[i] = u;
+      const double other = Value(x);
+      if (other <= value + 1e-10) continue;
+      value = other;
+      chosen = u;
+    }
+    x[i] = chosen;
+    return chosen != before;
+  }
+
+  double Improve(std::vector<double>& x) const {
+    double value = Climb(x);
+    for (int round = 0; round < kRounds; ++round) {
+      bool changed = false;
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        if (space[i].is_category() || space[i].is_stepped()) changed |= Step(x, i, value);
+      }
+      if (!changed) break;
+      value = Climb(x);
+    }
+    return value;
+  }
+
+  std::vector<double> Run(const std::vector<double>& incumbent, std::uint64_t seed,
+                          std::int64_t number) const {
+    const std::size_t d = incumbent.size();
+    Stream random(seed, number, HashName("gp"));
+    const Sobol sobol(std::min(d, kSobolDimensions), random.Bits() | 1);
+    std::vector<double> points(kPoints * d);
+    for (std::size_t k = 0; k < kPoints; ++k) {
+      for (std::size_t i = 0; i < d; ++i) {
+        const double u = i < sobol.dimensions() ? sobol.At(k, i) : random.Uniform();
+        points[k * d + i] = Snap(i, u);
+      }
+    }
+    std::vector<GaussianProcess::Prediction> predictions;
+    process.PredictMany(points, predictions);
+    std::vector<double> values(kPoints);
+    for (std::size_t k = 0; k < kPoints; ++k) {
+      double unused = 0;
+      values[k] = Value(predictions[k], unused, unused);
+    }
+    // The best one, others by chance in proportion to the improvement, and the incumbent.
+    std::vector<std::size_t> starts = {
+        static_cast<std::size_t>(std::max_element(values.begin(), values.end()) - values.begin())};
+    const double top = values[starts[0]];
+    std::vector<double> shares(kPoints);
+    for (std::size_t k = 0; k < kPoints; ++k) shares[k] = std::exp(values[k] - top);
+    for (std::size_t s = 1; s + 1 < kStarts; ++s) {
+      shares[starts.back()] = 0;
+      const double total = std::accumulate(shares.begin(), shares.end(), 0.0);
+      if (!(total > 0)) break;
+      double left = random.Uniform() * total;
+      std::size_t k = 0;
+      while (k + 1 < kPoints && left >= shares[k]) left -= shares[k++];
+      starts.push_back(k);
+    }
+    std::vector<double> found = incumbent;
+    double found_value = Improve(found);
+    for (const std::size_t start : starts) {
+      std::vector<double> x(points.begin() + static_cast<std::ptrdiff_t>(start * d),
+                            points.begin() + static_cast<std::ptrdiff_t>((start + 1) * d));
+      const double value = Improve(x);
+      if (value > found_value) {
+        found_value = value;
+        found = std::move(x);
+      }
+    }
+    return found;
+  }
+};
+
+GpSampler::GpSampler(const Space& space, const GpOptions& options)
+    : space_(space), options_(options), startup_(SobolSampler(space, options.seed)) {
+  for (const Parameter& p : space_.parameters()) is_category_.push_back(p.is_category());
+}
+
+GpSampler::~GpSampler() = default;
+
+void GpSampler::Tell(const Observation& trial) {
+  if (trial.number > static_cast<std::int64_t>(trials_.size())) {
+    throw Error(Code::kInternal, "a trial was told before its predecessor");
+  }
+  if (trial.number == static_cast<std::int64_t>(trials_.size())) {
+    trials_.push_back(trial);
+  } else {
+    trials_[static_cast<std::size_t>(trial.number)] = trial;
+  }
+}
+
+std::vector<double> GpSampler::Coordinates(const Point& point) const {
+  std::vector<double> x;
+  for (std::size_t i = 0; i < point.size(); ++i) {
+    // What does not exist is in the middle, the same for all such trials.
+    x.push_back(std::isnan(point[i]) ? 0.5 : space_[i].ToUnit(point[i]));
+  }
+  return x;
+}
+
+GaussianProcess::Parameters GpSampler::FittedParameters(const std::vector<double>& x,
+                                                        const std::vector<double>& y) {
+  // Anew when there is a twentieth more; a function of the observations alone, so that it does not
+  // matter when this process began.
+  std::size_t count = std::min<std::size_t>(y.size(), 20);
+  while (count + (count + 19) / 20 <= y.size()) count += (count + 19) / 20;
+  std::vector<double> some_x(x.begin(),
+                             x.begin() + static_cast<std::ptrdiff_t>(count * space_.size()));
+  std::vector<double> some_y(y.begin(), y.begin() + static_cast<std::ptrdiff_t>(count));
+  if (some_x == fitted_x_ && some_y == fitted_y_) return fitted_;
+  fitted_x_ = some_x;
+  fitted_y_ = some_y;
+  const double mean =
+      std::accumulate(some_y.begin(), some_y.end(), 0.0) / static_cast<double>(count);
+  double variance = 0;
+  for (const double value : some_y) variance += (value - mean) * (value - mean);
+  const double deviation = std::max(std::sqrt(variance / static_cast<double>(count)), 1e-12);
+  for (double& value : some_y) value = (value - mean) / deviation;
+  fitted_ = GaussianProcess(std::move(some_x), std::move(some_y), is_category_).Fit();
+  return fitted_;
+}
+
+Point GpSampler::Ask(std::int64_t number) {
+  std::vector<double> x;
+  std::vector<double> y;
+  std::vector<double> pending;
+  double worst = -std::numeric_limits<double>::infinity();
+  std::size_t ended = 0;
+  for (const Observation& trial : trials_) {
+    if (trial.state != TrialState::kComplete) continue;
+    ++ended;
+    worst = std::max(worst, trial.loss);
+  }
+  if (static_cast<std::int64_t>(ended) < options_.startup) return startup_->Ask(number);
+  for (const Observation& trial : trials_) {
+    const std::vector<double> at = Coordinates(trial.point);
+    const bool has_loss = trial.state == TrialState::kComplete ||
+                          (trial.state == TrialState::kPruned && trial.step > 0);
+    if (trial.state == TrialState::kRunning) {
+      pending.insert(pending.end(), at.begin(), at.end());
+    } else {
+      x.insert(x.end(), at.begin(), at.end());
+      y.push_back(has_loss && std::isfinite(trial.loss) ? trial.loss : worst);
+    }
+  }
+  const GaussianProcess::Parameters parameters = FittedParameters(x, y);
+
+  const double mean = std::accumulate(y.begin(), y.end(), 0.0) / static_cast<double>(y.size());
+  double variance = 0;
+  for (const double value : y) variance += (value - mean) * (value - mean);
+  const double deviation = std::max(std::sqrt(variance / static_cast<double>(y.size())), 1e-12);
+  for (double& value : y) value = (value - mean) / deviation;
+  const auto best = static_cast<std::size_t>(std::min_element(y.begin(), y.end()) - y.begin());
+  const std::size_t d = space_.size();
+  const std::vector<double> incumbent(x.begin() + static_cast<std::ptrdiff_t>(best * d),
+                                      x.begin() + static_cast<std::ptrdiff_t>((best + 1) * d));
+  double least = y[best];
+
+  auto process = std::make_unique<GaussianProcess>(x, y, is_category_);
+  if (!process->Condition(parameters)) return startup_->Ask(number);
+  if (!pending.empty()) {
+    std::vector<GaussianProcess::Prediction> expected;
+    process->PredictMany(pending, expected);
+    x.insert(x.end(), pending.begin(), pending.end());
+    for (const GaussianProcess::Prediction& prediction : expected) {
+      y.push_back(prediction.mean);
+      least = std::min(least, prediction.mean);  // Else the same place would promise as much again.
+    }
+    process = std::make_unique<GaussianProcess>(std::move(x), std::move(y), is_category_);
+    if (!process->Condition(parameters)) return startup_->Ask(number);
+  }
+  const Search search = {space_, *process, is_category_, least, options_.kappa};
+  const std::vector<double> found = search.Run(incumbent, options_.seed, number);
+  Point point(d, std::numeric_limits<double>::quiet_NaN());
+  for (std::size_t i = 0; i < d; ++i) {
+    if (space_.IsActive(point, i)) point[i] = space_[i].FromUnit(found[i]);
+  }
+  return point;
+}
+
+}  // namespace orca::tune

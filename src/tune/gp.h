@@ -1,0 +1,97 @@
+// Bayesian optimisation with a Gaussian process.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "orca/tune/sampler.h"
+#include "tune/matrix.h"
+
+namespace orca::tune {
+
+/// A Gaussian process with a Matern 5/2 kernel that has a length for each dimension, conditioned on
+/// observations. Coordinates are in [0, 1]; two categories are 1 apart.
+class GaussianProcess {
+ public:
+  /// Kernel s * (1 + r + r^2 / 3) exp(-r), r^2 = 5 * sum of weights[j] * distance_j^2.
+  struct Parameters {
+    std::vector<double> weights;
+    double scale = 1;
+    double noise = 1e-6;
+  };
+
+  /// `x` has a row of `is_category.size()` numbers for each of `y`.
+  GaussianProcess(std::vector<double> x, std::vector<double> y, std::vector<bool> is_category);
+
+  /// The negative logarithm of likelihood and priors at logarithms of weights, scale and noise
+  /// (less its minimum), and its gradient. Infinity where the matrix is not positive definite.
+  double Loss(std::span<const double> logarithms, std::span<double> gradient) const;
+  /// The parameters that minimise Loss.
+  Parameters Fit() const;
+  /// Takes these parameters for what follows; false: the matrix is not positive definite.
+  bool Condition(const Parameters& parameters);
+
+  struct Prediction {
+    double mean;
+    double deviation;
+  };
+  /// With gradients by the coordinates, unless they are empty.
+  Prediction Predict(std::span<const double> x, std::span<double> mean_gradient,
+                     std::span<double> deviation_gradient) const;
+  /// Means and deviations of many points, one a row.
+  void PredictMany(std::span<const double> x, std::vector<Prediction>& out) const;
+
+  std::size_t dims() const { return is_category_.size(); }
+  std::size_t size() const { return y_.size(); }
+
+ private:
+  double Distance(const double* a, const double* b, const std::vector<double>& weights) const;
+
+  std::vector<double> x_;
+  std::vector<double> y_;
+  std::vector<bool> is_category_;
+  Parameters parameters_;
+  Matrix lower_;
+  std::vector<double> alpha_;
+};
+
+struct GpOptions {
+  std::uint64_t seed = 0;
+  std::int64_t startup = 10;
+  double kappa = 0;  ///< 0: log of the expected improvement; else mean - kappa * deviation.
+};
+
+/// Proposes where the expected improvement over the best is largest. Pending trials count as if
+/// they had ended with their expected value; failed ones as if they had the worst.
+class GpSampler final : public Sampler {
+ public:
+  GpSampler(const Space& space, const GpOptions& options);
+  ~GpSampler() override;
+
+  Point Ask(std::int64_t number) override;
+  void Tell(const Observation& trial) override;
+
+ private:
+  struct Search;
+
+  std::vector<double> Coordinates(const Point& point) const;
+  GaussianProcess::Parameters FittedParameters(const std::vector<double>& x,
+                                               const std::vector<double>& y);
+
+  const Space space_;
+  const GpOptions options_;
+  std::unique_ptr<Sampler> startup_;
+  std::vector<bool> is_category_;
+  std::vector<Observation> trials_;  // By number.
+  // The last fit, and what it was of.
+  std::vector<double> fitted_x_;
+  std::vector<double> fitted_y_;
+  GaussianProcess::Parameters fitted_;
+};
+
+/// log of the expectation of max(0, z + Z), Z normal; and its derivative.
+double LogImprovement(double z, double& derivative);
+
+}  // namespace orca::tune
