@@ -31,27 +31,13 @@ using tune::Study;
 using tune::Trial;
 using tune::TrialState;
 
-const char* StateName(TrialState state) {
-  switch (state) {
-    case TrialState::kRunning:
-      return "running";
-    case TrialState::kComplete:
-      return "complete";
-    case TrialState::kPruned:
-      return "pruned";
-    case TrialState::kFailed:
-      return "failed";
-  }
-  return "";
-}
-
 TrialState StateOf(const std::string& name) {
-  for (const TrialState state :
-       {TrialState::kRunning, TrialState::kComplete, TrialState::kPruned, TrialState::kFailed}) {
-    if (name == StateName(state)) return state;
+  for (const TrialState state : {TrialState::kRunning, TrialState::kPaused, TrialState::kFinished,
+                                 TrialState::kPruned, TrialState::kFailed}) {
+    if (name == tune::TrialStateName(state)) return state;
   }
   throw Error(Code::kInvalidArgument, "state '" + name +
-                                          "' is not known; give running, complete, "
+                                          "' is not known; give running, paused, finished, "
                                           "pruned or failed");
 }
 
@@ -109,10 +95,10 @@ void BindTrial(nb::module_& m) {
           "number"_a, "point"_a, "state"_a, "value"_a.none(), "reports"_a, "error"_a)
       .def_ro("number", &Trial::number)
       .def_ro("point", &Trial::point)
-      .def_prop_ro("state", [](const Trial& self) { return StateName(self.state); })
+      .def_prop_ro("state", [](const Trial& self) { return tune::TrialStateName(self.state); })
       .def_prop_ro("value",
                    [](const Trial& self) {
-                     return self.state == TrialState::kComplete ? std::optional(self.value)
+                     return self.state == TrialState::kFinished ? std::optional(self.value)
                                                                 : std::nullopt;
                    })
       .def_prop_ro("reports",

@@ -21,5 +21,5 @@
 #include "orca/runtime/transform.h"
 #include "orca/tune/scheduler.h"
 #include "orca/tune/store.h"
-#include "orca/tune/study_view.h"
 #include "orca/tune/study.h"
+#include "orca/tune/study_view.h"

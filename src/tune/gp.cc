@@ -479,14 +479,14 @@ Point GpSampler::Ask(std::int64_t number) {
   double worst = -std::numeric_limits<double>::infinity();
   std::size_t ended = 0;
   for (const Observation& trial : trials_) {
-    if (trial.state != TrialState::kComplete) continue;
+    if (trial.state != TrialState::kFinished) continue;
     ++ended;
     worst = std::max(worst, trial.loss);
   }
   if (static_cast<std::int64_t>(ended) < options_.startup) return startup_->Ask(number);
   for (const Observation& trial : trials_) {
     const std::vector<double> at = Coordinates(trial.point);
-    const bool has_loss = trial.state == TrialState::kComplete ||
+    const bool has_loss = trial.state == TrialState::kFinished ||
                           (trial.state == TrialState::kPruned && trial.step > 0);
     if (trial.state == TrialState::kRunning) {
       pending.insert(pending.end(), at.begin(), at.end());

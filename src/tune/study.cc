@@ -79,7 +79,7 @@ struct Study::State {
 
   Observation Observe(const Trial& trial) const {
     Observation seen_so = {.number = trial.number, .point = trial.point, .state = trial.state};
-    if (trial.state == TrialState::kComplete) seen_so.loss = Loss(trial.value);
+    if (trial.state == TrialState::kFinished) seen_so.loss = Loss(trial.value);
     if (trial.state == TrialState::kPruned && !trial.reports.empty()) {
       seen_so.loss = Loss(trial.reports.back().value);
       seen_so.step = trial.reports.back().step;
@@ -111,7 +111,7 @@ struct Study::State {
   }
 
   void Rank(const Trial& trial) {
-    if (trial.state != TrialState::kComplete) return;
+    if (trial.state != TrialState::kFinished) return;
     if (best >= 0) {
       const Trial& leader = trials[static_cast<std::size_t>(best)];
       const std::pair mine(Loss(trial.value), trial.number);
@@ -146,9 +146,9 @@ struct Study::State {
   // A trial that began, and may have ended, elsewhere.
   void Insert(const Trial& trial) {
     space.Check(trial.point);
-    if (trial.state == TrialState::kComplete && !std::isfinite(trial.value)) {
+    if (trial.state == TrialState::kFinished && !std::isfinite(trial.value)) {
       throw Error(Code::kInvalidArgument,
-                  fmt::format("a complete trial has the value {}, which is not a finite number",
+                  fmt::format("a finished trial has the value {}, which is not a finite number",
                               trial.value));
     }
     if (options.batch > 0 && MayAsk()) TellEnds();
@@ -222,7 +222,7 @@ void Study::Tell(std::int64_t number, double value) {
   Trial& trial = state_->Running(number);
   if (std::isfinite(value)) {
     trial.value = value;
-    state_->End(trial, TrialState::kComplete);
+    state_->End(trial, TrialState::kFinished);
   } else {
     trial.error = fmt::format("its value is {}, which is not a finite number", value);
     state_->End(trial, TrialState::kFailed);

@@ -54,7 +54,7 @@ struct TpeSampler::Trial {
 
   // Completed ones by their loss; behind them pruned ones, those that came far first.
   std::tuple<int, double, double, std::int64_t> rank() const {
-    if (state == TrialState::kComplete) return {0, loss, 0, number};
+    if (state == TrialState::kFinished) return {0, loss, 0, number};
     if (step == 0) return {1, 1, 0, number};
     const double known = std::isnan(loss) ? std::numeric_limits<double>::infinity() : loss;
     return {1, -static_cast<double>(step), known, number};
@@ -195,7 +195,7 @@ void TpeSampler::Tell(const Observation& trial) {
   }
   Trial& known = trials_[index];
   known = {trial.number, trial.state, trial.loss, trial.step};
-  if (known.state != TrialState::kComplete && known.state != TrialState::kPruned) return;
+  if (known.state != TrialState::kFinished && known.state != TrialState::kPruned) return;
   const auto before = [this](std::uint32_t a, std::uint32_t b) {
     return trials_[a].rank() < trials_[b].rank();
   };

@@ -339,7 +339,7 @@ def test_failed_and_nan_trials_never_win() -> None:
     study = Study(FLOATS)
     study.optimize(objective, n_trials=9)
     assert study.best_value == 2
-    assert [trial.state for trial in study.trials] == ["failed", "failed", "complete"] * 3
+    assert [trial.state for trial in study.trials] == ["failed", "failed", "finished"] * 3
     assert "RuntimeError: trial 3 broke" in study.trials[3].error
     assert "nan" in study.trials[1].error
 
@@ -350,7 +350,7 @@ def test_a_study_without_a_success_raises() -> None:
         FailedPreconditionError, match=r"all 3 trials that ended failed(.|\n)*ZeroDiv"
     ):
         study.optimize(lambda config: 1 / 0, n_trials=3)
-    with pytest.raises(FailedPreconditionError, match="no trial is complete"):
+    with pytest.raises(FailedPreconditionError, match="no trial is finished"):
         _ = study.best_value
 
 

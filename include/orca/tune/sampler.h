@@ -9,15 +9,9 @@
 
 #include "orca/core/export.h"
 #include "orca/tune/space.h"
+#include "orca/tune/trial.h"
 
 namespace orca::tune {
-
-enum class TrialState {
-  kRunning,
-  kComplete,
-  kPruned,  ///< Stopped early by a scheduler.
-  kFailed,  ///< It raised, died, or its value is not a number.
-};
 
 /// What a sampler knows of a trial.
 struct Observation {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "orca/core/export.h"
+#include "orca/tune/trial.h"
 
 namespace orca::tune {
 
@@ -26,16 +27,6 @@ struct StudyInfo {
   std::string mode = "min";     ///< Or "max".
   std::string metadata = "{}";  ///< JSON: space, seed, names, versions.
 };
-
-enum class TrialState {
-  kRunning = 0,
-  kPaused = 1,
-  kFinished = 2,
-  kPruned = 3,  ///< Stopped by the scheduler.
-  kFailed = 4,
-};
-/// "running", "paused", "finished", "pruned" or "failed".
-ORCA_API const char* TrialStateName(TrialState state);
 
 /// A trial as it was committed last.
 struct TrialRecord {

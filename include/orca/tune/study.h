@@ -26,7 +26,7 @@ struct Trial {
   std::int64_t number = 0;
   Point point = {};
   TrialState state = TrialState::kRunning;
-  double value = std::numeric_limits<double>::quiet_NaN();  ///< Once it is complete.
+  double value = std::numeric_limits<double>::quiet_NaN();  ///< Once it is finished.
   std::vector<Report> reports = {};                         ///< In the order of their steps.
   std::string error = {};                                   ///< Why it failed.
 };
@@ -93,7 +93,7 @@ class ORCA_API Study {
   std::int64_t size() const;
   Trial At(std::int64_t number) const;
   std::vector<Trial> Trials() const;
-  /// The complete trial with the best value, of equals the first; nullopt: there is none.
+  /// The finished trial with the best value, of equals the first; nullopt: there is none.
   std::optional<Trial> Best() const;
   /// The configuration of a trial, by the names of the parameters that exist in it.
   std::map<std::string, Value> Config(const Trial& trial) const;

@@ -35,8 +35,8 @@ class Trial:
     Attributes:
         number: Trials are numbered from 0 in the order in which they were asked for.
         config: As the space, with a value for every domain.
-        state: ``"running"``, ``"complete"``, ``"pruned"`` or ``"failed"``.
-        value: Of a complete one; else None.
+        state: ``"running"``, ``"finished"``, ``"pruned"`` or ``"failed"``.
+        value: Of a finished one; else None.
         reports: Pairs of step and value.
         error: Why it failed.
     """
@@ -230,7 +230,7 @@ class Study:
     def add_trial(self, config: Mapping[str, Any], value: float) -> Trial:
         """Adds a finished trial of another study, so that proposals know of it."""
         point = self.space.point(config)
-        native = _core.TuneTrial(0, point, "complete", float(value), [], "")
+        native = _core.TuneTrial(0, point, "finished", float(value), [], "")
         number = self._native.add(native)
         self._configs[number] = self.space.config(point)
         return self._trial(self._native.at(number))
@@ -328,7 +328,7 @@ class Study:
     def _failures(self) -> str:
         failed = [trial for trial in self._native.trials() if trial.state == "failed"]
         if not failed:
-            return f"none of {self._native.size} trials is complete"
+            return f"none of {self._native.size} trials is finished"
         return (
             f"all {len(failed)} trials that ended failed; the last one, trial {failed[-1].number}:\n"
             f"{failed[-1].error}"
@@ -343,10 +343,10 @@ class Study:
 
     @property
     def best_trial(self) -> Trial:
-        """The complete trial with the best value."""
+        """The finished trial with the best value."""
         native = self._native.best()
         if native is None:
-            raise FailedPreconditionError("no trial is complete yet; tell one first")
+            raise FailedPreconditionError("no trial is finished yet; tell one first")
         return self._trial(native)
 
     @property

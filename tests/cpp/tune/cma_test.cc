@@ -59,7 +59,7 @@ int TrialsTo(double target, const Objective& objective, std::size_t dims, std::u
     Observation trial = {.number = number, .point = sampler.Ask(number)};
     trial.loss = objective(trial.point);
     if (trial.loss <= target) return number + 1;
-    trial.state = TrialState::kComplete;
+    trial.state = TrialState::kFinished;
     sampler.Tell(trial);
   }
   return most;
@@ -154,7 +154,7 @@ TEST(CmaTest, MarginsLetIntegersLeaveTheirCell) {
       const Point& p = trial.point;
       trial.loss = 100 * (p[0] * p[0] + p[1] * p[1]) + std::pow(p[2] - 13, 2) +
                    std::pow(std::log2(p[3]) - 5, 2) + (p[4] == 1 ? 0 : 1);
-      trial.state = TrialState::kComplete;
+      trial.state = TrialState::kFinished;
       sampler.Tell(trial);
       best = std::min(best, trial.loss);
     }

@@ -129,7 +129,7 @@ double BestOf(const Space& space, const std::function<double(const Point&)>& los
     Observation trial = {.number = number, .point = sampler.Ask(number)};
     space.Check(trial.point);
     trial.loss = loss(trial.point);
-    trial.state = TrialState::kComplete;
+    trial.state = TrialState::kFinished;
     sampler.Tell(trial);
     best = std::min(best, trial.loss);
   }
@@ -199,7 +199,7 @@ TEST(GpTest, PendingTrialsAreNotProposedAgain) {
       const Point point = sampler.Ask(number);
       sampler.Tell({.number = number,
                     .point = point,
-                    .state = TrialState::kComplete,
+                    .state = TrialState::kFinished,
                     .loss = std::sin(9 * point[0]) + std::cos(7 * point[1])});
     }
     std::vector<Point> points;

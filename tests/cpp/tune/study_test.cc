@@ -146,7 +146,7 @@ TEST(StudyTest, PointsToEvaluateComeFirstAndAreCompleted) {
   EXPECT_NE(study.Ask()->point[1], 3);
 
   Study warm(Floats(), {.points = {{1, 2}}});
-  warm.Add({.point = {0.5, 0.5}, .state = TrialState::kComplete, .value = 2});
+  warm.Add({.point = {0.5, 0.5}, .state = TrialState::kFinished, .value = 2});
   EXPECT_THAT(warm.Ask()->point, ElementsAre(1, 2));
   EXPECT_EQ(warm.Best()->value, 2);
 }
@@ -191,7 +191,7 @@ TEST(StudyTest, ManyThreadsShareAStudy) {
     }
   }
   EXPECT_EQ(study.size(), 200);
-  for (const Trial& trial : study.Trials()) EXPECT_EQ(trial.state, TrialState::kComplete);
+  for (const Trial& trial : study.Trials()) EXPECT_EQ(trial.state, TrialState::kFinished);
 }
 
 TEST(StudyTest, ConfigHasTheValuesOfTheParametersThatExist) {

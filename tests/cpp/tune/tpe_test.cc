@@ -52,7 +52,7 @@ TEST(TpeTest, RatiosAreOptunas) {
       Observation told = {.number = number++, .point = trial[0].get<Point>()};
       sampler.Tell(told);
       if (trial[1] == "RUNNING") continue;
-      told.state = trial[1] == "PRUNED" ? TrialState::kPruned : TrialState::kComplete;
+      told.state = trial[1] == "PRUNED" ? TrialState::kPruned : TrialState::kFinished;
       told.loss = trial[2];
       told.step = trial[3];
       sampler.Tell(told);
@@ -86,7 +86,7 @@ std::vector<Point> RunTrials(Sampler& sampler, int trials,
     points.push_back(sampler.Ask(number));
     Observation told = {.number = number, .point = points.back()};
     sampler.Tell(told);
-    told.state = number % 7 == 3 ? TrialState::kFailed : TrialState::kComplete;
+    told.state = number % 7 == 3 ? TrialState::kFailed : TrialState::kFinished;
     told.loss = loss(told.point);
     sampler.Tell(told);
   }
@@ -127,7 +127,7 @@ TEST(TpeTest, TheOrderInWhichTrialsEndDoesNotMatter) {
     std::vector<Observation> ended(trials.begin(), trials.begin() + 55);
     if (backwards) std::reverse(ended.begin(), ended.end());
     for (Observation& trial : ended) {
-      trial.state = TrialState::kComplete;
+      trial.state = TrialState::kFinished;
       sampler.Tell(trial);
     }
     return Flat({sampler.Ask(60), sampler.Ask(61)});
