@@ -18,10 +18,8 @@
 namespace orca::tune {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 Space Floats() { return Space({Uniform("x", -5, 5), LogUniform("y", 1e-3, 1e3)}); }
 
