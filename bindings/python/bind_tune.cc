@@ -1,5 +1,6 @@
 #include "bind_tune.h"
 
+#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -7,6 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
@@ -109,7 +111,10 @@ void BindTrial(nb::module_& m) {
                      }
                      return reports;
                    })
-      .def_ro("error", &Trial::error);
+      .def_ro("error", &Trial::error)
+      .def_ro("resumed_step", &Trial::resumed_step)
+      .def_ro("source", &Trial::source)
+      .def_ro("config", &Trial::config);
 }
 
 void BindStudy(nb::module_& m) {
@@ -118,28 +123,45 @@ void BindStudy(nb::module_& m) {
           "__init__",
           [](Study* self, const Space& space, bool maximize, std::string search_alg,
              std::map<std::string, double> parameters, std::uint64_t seed, std::int64_t batch,
-             std::vector<Point> points, std::int64_t budget, bool allow_duplicates) {
+             std::vector<Point> points, std::int64_t budget, bool allow_duplicates,
+             std::string scheduler, std::string scheduler_parameters, std::int64_t epochs,
+             std::filesystem::path file, std::string name, std::string metric, bool resume,
+             bool full_sync) {
             new (self) Study(
                 space,
                 {.mode = maximize ? tune::Mode::kMax : tune::Mode::kMin,
                  .search_alg = std::move(search_alg),
+                 .scheduler = std::move(scheduler),
+                 .scheduler_parameters = std::move(scheduler_parameters),
+                 .scheduling = {.epochs = epochs},
+                 .storage = {.file = std::move(file),
+                             .name = std::move(name),
+                             .metric = std::move(metric),
+                             .resume = resume,
+                             .full_sync = full_sync},
                  .points = std::move(points),
                  .search = {.seed = seed, .parameters = std::move(parameters), .budget = budget},
                  .batch = batch,
                  .allow_duplicates = allow_duplicates});
           },
           "space"_a, "maximize"_a, "search_alg"_a, "parameters"_a, "seed"_a, "batch"_a, "points"_a,
-          "budget"_a, "allow_duplicates"_a)
+          "budget"_a, "allow_duplicates"_a, "scheduler"_a, "scheduler_parameters"_a, "epochs"_a,
+          "file"_a, "name"_a, "metric"_a, "resume"_a, "full_sync"_a)
       .def_prop_ro("algorithm", &Study::algorithm)
       .def_prop_ro("note", &Study::note)
-      .def("can_ask", &Study::CanAsk)
+      .def("can_ask", &Study::CanAsk, nb::call_guard<nb::gil_scoped_release>())
       // A proposal may take a while, and others may tell meanwhile.
       .def("ask", &Study::Ask, nb::call_guard<nb::gil_scoped_release>())
+      .def("ask_again", &Study::AskAgain, nb::call_guard<nb::gil_scoped_release>())
       .def("tell", &Study::Tell, "number"_a, "value"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("fail", &Study::Fail, "number"_a, "error"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("prune", &Study::Prune, "number"_a, nb::call_guard<nb::gil_scoped_release>())
-      .def("add_report", &Study::AddReport, "number"_a, "step"_a, "value"_a,
-           nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "add_report",
+          [](Study& self, std::int64_t number, std::int64_t step, double value) {
+            return tune::DecisionName(self.AddReport(number, step, value));
+          },
+          "number"_a, "step"_a, "value"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("add", &Study::Add, "trial"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("restore", &Study::Restore, "trial"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("at", &Study::At, "number"_a, nb::call_guard<nb::gil_scoped_release>())
@@ -154,6 +176,7 @@ void BindTune(nb::module_& m) {
   BindSpace(m);
   BindTrial(m);
   BindStudy(m);
+  m.def("tune_stored_seed", &tune::StoredSeed, "file"_a, "name"_a);
   m.def("tune_search_names", &tune::SearchNames);
   m.def("tune_search_parameters", &tune::SearchParameters, "name"_a);
   m.def("tune_ignored_search_parameters", &tune::IgnoredSearchParameters, "name"_a);

@@ -3,15 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <mutex>
 #include <unordered_set>
 #include <utility>
 
 #include "orca/core/error.h"
 #include "orca/core/log.h"
+#include "orca/tune/store.h"
 #include "tune/philox.h"
+#include "tune/schedulers/json.h"
 
 namespace orca::tune {
 namespace {
@@ -35,6 +39,62 @@ std::string Key(const Space& space, Point point) {
   return key;
 }
 
+constexpr const char* kPoint = "point";          // A trial's attribute.
+constexpr const char* kAdded = "added";          // A trial's: it is of another study.
+constexpr const char* kScheduler = "scheduler";  // The study's.
+
+Json ToJson(const Value& value) {
+  return std::visit([](const auto& held) { return Json(held); }, value);
+}
+
+// What a study that is stored must have been begun with.
+std::string Metadata(const Space& space, const StudyOptions& options) {
+  Json parameters = Json::array();
+  for (const Parameter& one : space.parameters()) {
+    Json values = Json::array();
+    for (const Value& value : one.values) values.push_back(ToJson(value));
+    parameters.push_back({{"name", one.name},
+                          {"law", static_cast<int>(one.law)},
+                          {"low", ToJson(one.low)},
+                          {"high", ToJson(one.high)},
+                          {"step", one.step},
+                          {"choices", one.choices},
+                          {"values", values},
+                          {"parent", one.parent},
+                          {"parent_choice", one.parent_choice}});
+  }
+  return Json({{"space", parameters},
+               {"mode", options.mode == Mode::kMax ? "max" : "min"},
+               {"seed", options.search.seed},
+               {"search_alg", options.search_alg},
+               {"search_parameters", options.search.parameters},
+               {"batch", options.batch},
+               {"scheduler", options.scheduler},
+               {"scheduler_parameters", Json::parse(options.scheduler_parameters)}})
+      .dump();
+}
+
+void CheckSame(const StudyInfo& stored, const std::string& metadata,
+               const std::filesystem::path& file) {
+  const Json before = Json::parse(stored.metadata, nullptr, false);
+  const Json now = Json::parse(metadata);
+  for (const auto& [key, value] : now.items()) {
+    if (before.is_object() && before.contains(key) && before[key] == value) continue;
+    throw Error(
+        Code::kFailedPrecondition,
+        fmt::format("study '{}' in {} was begun with another {}; give the same, another name, "
+                    "or resume nothing",
+                    stored.name, file.string(), key));
+  }
+}
+
+SchedulerOptions Scheduling(const StudyOptions& options) {
+  SchedulerOptions found = options.scheduling;
+  found.maximize = options.mode == Mode::kMax;
+  found.seed = options.search.seed;
+  return found;
+}
+
 }  // namespace
 
 struct Study::State {
@@ -42,12 +102,15 @@ struct Study::State {
       : space(std::move(given_space)),
         options(std::move(given)),
         search(MakeSearch(options.search_alg, space, options.search)),
+        scheduler(
+            MakeScheduler(options.scheduler, options.scheduler_parameters, Scheduling(options))),
         cardinality(space.Cardinality()),
         is_distinct(!options.allow_duplicates && !space.has_grid() && std::isfinite(cardinality)) {}
 
   const Space space;
   const StudyOptions options;
   Search search;
+  const std::unique_ptr<Scheduler> scheduler;
   const double cardinality;
   const bool is_distinct;  // Whether no point may come twice.
 
@@ -60,6 +123,13 @@ struct Study::State {
   std::int64_t best = -1;
   bool is_exhausted = false;
   std::unordered_set<std::string> seen;
+  std::unordered_set<std::int64_t>
+      foreign;  // Of another study: the scheduler knows nothing of them.
+  std::optional<StudyStore> store;
+  // Those that run, but for somebody who asks: they ran when the study was stored last, or go on.
+  std::deque<std::int64_t> ready;
+  std::optional<Task> next_start;  // What the scheduler said to CanAsk(), for Ask().
+  bool has_paused = false;  // From then on the scheduler's state is stored with every decision.
 
   double Loss(double value) const { return options.mode == Mode::kMax ? -value : value; }
 
@@ -71,14 +141,18 @@ struct Study::State {
     }
     Trial& trial = trials[static_cast<std::size_t>(number)];
     if (trial.state != TrialState::kRunning) {
-      throw Error(Code::kFailedPrecondition,
-                  fmt::format("trial {} has ended already; a trial is told once", number));
+      throw Error(
+          Code::kFailedPrecondition,
+          fmt::format("trial {} is {}, not running; a trial is told once, and after \"stop\" or "
+                      "\"pause\" there is nothing to tell",
+                      number, TrialStateName(trial.state)));
     }
     return trial;
   }
 
   Observation Observe(const Trial& trial) const {
     Observation seen_so = {.number = trial.number, .point = trial.point, .state = trial.state};
+    if (trial.state == TrialState::kPaused) seen_so.state = TrialState::kRunning;
     if (trial.state == TrialState::kFinished) seen_so.loss = Loss(trial.value);
     if (trial.state == TrialState::kPruned && !trial.reports.empty()) {
       seen_so.loss = Loss(trial.reports.back().value);
@@ -94,6 +168,9 @@ struct Study::State {
     return running == 0;
   }
 
+  // Whether nothing can come any more.
+  bool IsOver() const { return is_exhausted || (running == 0 && MayAsk()); }
+
   // The sampler learns of ends at once, or batch by batch in the order of numbers.
   void TellEnds() {
     const auto batch = options.batch;
@@ -104,10 +181,10 @@ struct Study::State {
   }
 
   void End(Trial& trial, TrialState state) {
+    if (trial.state == TrialState::kRunning || trial.state == state) --running;
     trial.state = state;
-    --running;
     Rank(trial);
-    if (options.batch == 0) search.sampler->Tell(Observe(trial));
+    if (options.batch == 0 || trial.number < told) search.sampler->Tell(Observe(trial));
   }
 
   void Rank(const Trial& trial) {
@@ -143,6 +220,163 @@ struct Study::State {
     return std::nullopt;
   }
 
+  // --- decisions
+
+  void Commit(const Event& event, std::vector<Attribute> attributes = {}) {
+    if (!store) return;
+    if (has_paused) attributes.push_back({-1, kScheduler, scheduler->State()});
+    store->Commit(std::span(&event, 1), attributes);
+  }
+
+  static Attribute PointOf(const Trial& trial) {
+    Json point = Json::array();
+    for (const double number : trial.point) point.push_back(tune::ToJson(number));
+    return {trial.number, kPoint, point.dump()};
+  }
+
+  std::string ConfigOf(const Trial& trial) const {
+    if (!trial.config.empty()) return trial.config;
+    Json config = Json::object();
+    for (std::size_t i = 0; i < space.size(); ++i) {
+      if (!std::isnan(trial.point[i]))
+        config[space[i].name] = ToJson(space[i].Decode(trial.point[i]));
+    }
+    return config.dump();
+  }
+
+  // What a free worker does; trials that will not go on are ended on the way.
+  Task Next(bool may_start) {
+    while (true) {
+      Task next = scheduler->Next(may_start && !is_exhausted && MayAsk());
+      if (next.kind != Task::Kind::kStop) return next;
+      Stop(trials[static_cast<std::size_t>(next.trial)]);
+    }
+  }
+
+  void Stop(Trial& trial) {
+    const double value = trial.reports.empty() ? std::numeric_limits<double>::quiet_NaN()
+                                               : trial.reports.back().value;
+    Commit({.kind = EventKind::kStop, .trial = trial.number, .value = value});
+    End(trial, TrialState::kPruned);
+  }
+
+  void Resume(const Task& resumed) {
+    Trial& trial = trials[static_cast<std::size_t>(resumed.trial)];
+    trial.source = resumed.source;
+    trial.resumed_step = resumed.source >= 0     ? resumed.source_step
+                         : trial.reports.empty() ? 0
+                                                 : trial.reports.back().step;
+    if (!resumed.config.empty()) trial.config = resumed.config;
+    Commit({.kind = EventKind::kResume,
+            .trial = trial.number,
+            .step = trial.resumed_step,
+            .config = resumed.config,
+            .source = resumed.source,
+            .source_step = resumed.source_step});
+    if (resumed.source >= 0)
+      std::erase_if(trial.reports,
+                    [&](const tune::Report& r) { return r.step > resumed.source_step; });
+    trial.state = TrialState::kRunning;
+    ++running;
+    ready.push_back(trial.number);
+  }
+
+  std::optional<Trial> TakeReady() {
+    if (ready.empty()) return std::nullopt;
+    const auto number = static_cast<std::size_t>(ready.front());
+    ready.pop_front();
+    return trials[number];
+  }
+
+  // --- what was stored
+
+  void Open() {
+    const StudyStorage& storage = options.storage;
+    if (storage.file.empty()) return;
+    store = StudyStore::Open(storage.file, {.full_sync = storage.full_sync});
+    const std::string metadata = Metadata(space, options);
+    const auto stored = storage.resume ? store->Resume(storage.name) : std::nullopt;
+    if (stored) {
+      CheckSame(*stored, metadata, storage.file);
+      Load(stored->id);
+    } else {
+      store->Create({.name = storage.name,
+                     .metric = storage.metric,
+                     .mode = options.mode == Mode::kMax ? "max" : "min",
+                     .metadata = metadata});
+    }
+  }
+
+  void Load(std::int64_t study) {
+    std::map<std::int64_t, Point> points;
+    std::string state;
+    for (const Attribute& attribute : store->Attributes(study)) {
+      if (attribute.trial < 0 && attribute.key == kScheduler) state = attribute.value;
+      if (attribute.key == kAdded) foreign.insert(attribute.trial);
+      if (attribute.trial < 0 || attribute.key != kPoint) continue;
+      for (const Json& number : Json::parse(attribute.value))
+        points[attribute.trial].push_back(ToDouble(number));
+    }
+    const std::vector<Event> events = store->Events(study);
+    const std::vector<ReportRecord> reports = store->Reports(study);
+    std::vector<TrialRecord> records = store->Trials(study);
+    std::map<std::int64_t, std::int64_t> stored_steps;
+    for (const Event& event : events) {
+      if (event.kind != EventKind::kStart) stored_steps[event.trial] = event.step;
+    }
+    std::map<std::int64_t, std::vector<tune::Report>> by_trial;
+    for (const ReportRecord& report : reports) {
+      // Of a clone, those of its last life, and what came before the state that it took over.
+      std::vector<tune::Report>& kept = by_trial[report.trial];
+      std::erase_if(kept, [&](const tune::Report& r) { return r.step >= report.step; });
+      kept.push_back({report.step, report.value});
+    }
+    for (const TrialRecord& record : records) {
+      Trial trial = {.number = record.number,
+                     .point = points.at(record.number),
+                     .state = record.state,
+                     .value = record.value,
+                     .reports = std::move(by_trial[record.number]),
+                     .error = record.error};
+      if (record.config != ConfigOf(trial)) trial.config = record.config;
+      trial.resumed_step = stored_steps[record.number];
+      Insert(trial);
+      if (record.state == TrialState::kRunning) ready.push_back(record.number);
+    }
+    added = static_cast<std::int64_t>(foreign.size());
+    has_paused = !state.empty();
+    Replay(events, reports, state);
+  }
+
+  // The scheduler as it was: from its state of the last decision, or by what it was told from the
+  // begin.
+  void Replay(const std::vector<Event>& events, const std::vector<ReportRecord>& reports,
+              const std::string& state) {
+    std::int64_t from = -1;
+    if (!state.empty()) {
+      scheduler->Restore(state);
+      for (const Event& event : events) from = std::max(from, event.sequence);
+    }
+    auto report = reports.begin();
+    const auto tell_until = [&](std::int64_t sequence) {
+      for (; report != reports.end() && report->sequence < sequence; ++report) {
+        if (report->sequence > from) scheduler->Report(report->trial, report->step, report->value);
+      }
+    };
+    for (const Event& event : events) {
+      tell_until(event.sequence);
+      if (event.sequence <= from || foreign.contains(event.trial)) continue;
+      if (event.kind == EventKind::kStart) {
+        scheduler->Next(true);
+        scheduler->Start(event.trial, event.config);
+      }
+      if (event.kind == EventKind::kFinish || event.kind == EventKind::kStop)
+        scheduler->Finished(event.trial);
+      if (event.kind == EventKind::kFail) scheduler->Failed(event.trial);
+    }
+    tell_until(std::numeric_limits<std::int64_t>::max());
+  }
+
   // A trial that began, and may have ended, elsewhere.
   void Insert(const Trial& trial) {
     space.Check(trial.point);
@@ -152,12 +386,16 @@ struct Study::State {
                               trial.value));
     }
     if (options.batch > 0 && MayAsk()) TellEnds();
-    Start(trial);
+    Begin(trial);
     Trial& kept = trials.back();
-    if (kept.state != TrialState::kRunning) End(kept, kept.state);
+    if (kept.state == TrialState::kPaused) {
+      --running;
+    } else if (kept.state != TrialState::kRunning) {
+      End(kept, kept.state);
+    }
   }
 
-  void Start(Trial trial) {
+  void Begin(Trial trial) {
     if (is_distinct) seen.insert(Key(space, trial.point));
     trials.push_back(std::move(trial));
     ++running;
@@ -184,6 +422,8 @@ Study::Study(Space space, StudyOptions options) {
   }
   state_ = std::make_unique<State>(std::move(space), std::move(options));
   if (!note().empty()) Log(LogLevel::kInfo, note());
+  for (const std::string& text : scheduler_notes()) Log(LogLevel::kInfo, text);
+  state_->Open();
 }
 
 Study::~Study() = default;
@@ -192,73 +432,151 @@ const Space& Study::space() const { return state_->space; }
 const std::string& Study::algorithm() const { return state_->search.algorithm; }
 const std::string& Study::note() const { return state_->search.note; }
 
-bool Study::CanAsk() const {
+const std::vector<std::string>& Study::scheduler_notes() const {
+  return state_->scheduler->notes();
+}
+
+bool Study::CanAsk() {
   const std::lock_guard lock(state_->mutex);
-  return state_->MayAsk();
+  State& state = *state_;
+  if (!state.ready.empty() || state.next_start) return true;
+  Task next = state.Next(true);
+  if (next.kind == Task::Kind::kResume) {
+    state.Resume(next);
+  } else if (next.kind == Task::Kind::kStart) {
+    state.next_start = std::move(next);
+  } else {
+    return state.IsOver();
+  }
+  return true;
 }
 
 std::optional<Trial> Study::Ask() {
   const std::lock_guard lock(state_->mutex);
-  if (state_->is_exhausted) return std::nullopt;
-  if (!state_->MayAsk()) {
-    throw Error(
-        Code::kFailedPrecondition,
-        fmt::format("{} trials of the batch still run; tell them before the next batch of {}",
-                    state_->running, state_->options.batch));
+  State& state = *state_;
+  if (auto ready = state.TakeReady()) return ready;
+  Task next = state.next_start ? *std::exchange(state.next_start, std::nullopt) : state.Next(true);
+  if (next.kind == Task::Kind::kStart) {
+    if (state.options.batch > 0) state.TellEnds();
+    const auto number = static_cast<std::int64_t>(state.trials.size());
+    if (std::optional<Point> point = state.Propose(number)) {
+      Trial begun = {.number = number, .point = std::move(*point), .config = next.config};
+      const std::string config = state.ConfigOf(begun);
+      state.scheduler->Start(number, config);
+      state.Begin(std::move(begun));
+      const Trial& kept = state.trials.back();
+      state.Commit({.kind = EventKind::kStart, .trial = number, .config = config},
+                   {State::PointOf(kept)});
+      return kept;
+    }
+    state.is_exhausted = true;
+    next = state.Next(true);
   }
-  if (state_->options.batch > 0) state_->TellEnds();
-  const auto number = static_cast<std::int64_t>(state_->trials.size());
-  std::optional<Point> point = state_->Propose(number);
-  if (!point) {
-    state_->is_exhausted = true;
-    return std::nullopt;
+  if (next.kind == Task::Kind::kResume) {
+    state.Resume(next);
+    return state.TakeReady();
   }
-  state_->Start({.number = number, .point = std::move(*point)});
-  return state_->trials.back();
+  if (state.IsOver()) return std::nullopt;
+  throw Error(
+      Code::kFailedPrecondition,
+      state.MayAsk()
+          ? fmt::format("the scheduler waits for {} trials that run; tell them first",
+                        state.running)
+          : fmt::format("{} trials of the batch still run; tell them before the next batch of {}",
+                        state.running, state.options.batch));
+}
+
+std::optional<Trial> Study::AskAgain() {
+  const std::lock_guard lock(state_->mutex);
+  State& state = *state_;
+  if (state.ready.empty() && !state.next_start) {
+    const Task next = state.Next(false);
+    if (next.kind == Task::Kind::kResume) state.Resume(next);
+  }
+  return state.TakeReady();
 }
 
 void Study::Tell(std::int64_t number, double value) {
+  if (!std::isfinite(value)) {
+    Fail(number, fmt::format("its value is {}, which is not a finite number", value));
+    return;
+  }
   const std::lock_guard lock(state_->mutex);
   Trial& trial = state_->Running(number);
-  if (std::isfinite(value)) {
-    trial.value = value;
-    state_->End(trial, TrialState::kFinished);
-  } else {
-    trial.error = fmt::format("its value is {}, which is not a finite number", value);
-    state_->End(trial, TrialState::kFailed);
-  }
+  trial.value = value;
+  state_->scheduler->Finished(number);
+  state_->Commit({.kind = EventKind::kFinish, .trial = number, .value = value});
+  state_->End(trial, TrialState::kFinished);
 }
 
 void Study::Fail(std::int64_t number, const std::string& error) {
   const std::lock_guard lock(state_->mutex);
   Trial& trial = state_->Running(number);
   trial.error = error;
+  state_->scheduler->Failed(number);
+  state_->Commit({.kind = EventKind::kFail, .trial = number, .error = error});
   state_->End(trial, TrialState::kFailed);
 }
 
 void Study::Prune(std::int64_t number) {
   const std::lock_guard lock(state_->mutex);
-  state_->End(state_->Running(number), TrialState::kPruned);
+  Trial& trial = state_->Running(number);
+  state_->scheduler->Finished(number);
+  state_->Stop(trial);
 }
 
-void Study::AddReport(std::int64_t number, std::int64_t step, double value) {
+Decision Study::AddReport(std::int64_t number, std::int64_t step, double value) {
   const std::lock_guard lock(state_->mutex);
-  Trial& trial = state_->Running(number);
+  State& state = *state_;
+  Trial& trial = state.Running(number);
   const std::int64_t last = trial.reports.empty() ? 0 : trial.reports.back().step;
-  if (step <= last) {
+  const bool is_known = std::any_of(trial.reports.begin(), trial.reports.end(),
+                                    [&](const tune::Report& r) { return r.step == step; });
+  if (!is_known && step <= last) {
     throw Error(Code::kInvalidArgument,
                 fmt::format("step {} of trial {} does not come after step {}; steps ascend from 1",
                             step, number, last));
   }
-  trial.reports.push_back({step, value});
+  Decision decision = state.scheduler->Report(number, step, value);
+  const std::int64_t epochs = state.options.scheduling.epochs;
+  if (epochs > 0 && step >= epochs) decision = Decision::kContinue;  // It is through.
+  if (!is_known) {
+    trial.reports.push_back({step, value});
+    if (state.store) state.store->Report(number, step, value);
+  }
+  if (decision == Decision::kStop) {
+    state.Stop(trial);
+  } else if (decision != Decision::kContinue) {
+    state.has_paused = true;
+    const bool pauses = decision == Decision::kPause;
+    state.Commit(
+        {.kind = pauses ? EventKind::kPause : EventKind::kSave, .trial = number, .step = step});
+    if (pauses) {
+      trial.state = TrialState::kPaused;
+      --state.running;
+    }
+  }
+  return decision;
 }
 
 std::int64_t Study::Add(const Trial& trial) {
   const std::lock_guard lock(state_->mutex);
+  State& state = *state_;
   Trial added = trial;
-  added.number = static_cast<std::int64_t>(state_->trials.size());
-  state_->Insert(added);
-  ++state_->added;
+  added.number = static_cast<std::int64_t>(state.trials.size());
+  if (added.state != TrialState::kFinished) {
+    throw Error(Code::kInvalidArgument, "only finished trials of another study can be added");
+  }
+  state.Insert(added);
+  ++state.added;
+  state.foreign.insert(added.number);
+  if (state.store) {
+    const std::array events = {
+        Event{.kind = EventKind::kStart, .trial = added.number, .config = state.ConfigOf(added)},
+        Event{.kind = EventKind::kFinish, .trial = added.number, .value = added.value}};
+    const std::array attributes = {State::PointOf(added), Attribute{added.number, kAdded, "true"}};
+    state.store->Commit(events, attributes);
+  }
   return added.number;
 }
 
@@ -303,6 +621,18 @@ std::map<std::string, Value> Study::Config(const Trial& trial) const {
     config.emplace(state_->space[i].name, state_->space[i].Decode(trial.point[i]));
   }
   return config;
+}
+
+std::optional<std::uint64_t> StoredSeed(const std::filesystem::path& file,
+                                        const std::string& name) {
+  if (!std::filesystem::exists(file)) return std::nullopt;
+  const std::vector<StudyInfo> studies = StudyStore::OpenToRead(file).Studies();
+  const auto youngest = std::find_if(studies.rbegin(), studies.rend(),
+                                     [&](const StudyInfo& info) { return info.name == name; });
+  if (youngest == studies.rend()) return std::nullopt;
+  const Json metadata = Json::parse(youngest->metadata, nullptr, false);
+  if (!metadata.is_object() || !metadata.contains("seed")) return std::nullopt;
+  return metadata["seed"].get<std::uint64_t>();
 }
 
 }  // namespace orca::tune

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import doctest
+import gc
 import importlib
 import math
+import signal
 import subprocess
 import sys
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -367,7 +370,7 @@ def test_a_finite_space_ends_the_study() -> None:
     study.optimize(lambda config: config["b"], n_trials=100)
     assert len(study.trials) == 6
     assert len({(t.config["a"], t.config["b"]) for t in study.trials}) == 6
-    with pytest.raises(SpaceExhaustedError, match="space exhausted: all 6"):
+    with pytest.raises(SpaceExhaustedError, match="nothing to try after 6 trials"):
         study.ask()
 
 
@@ -387,7 +390,10 @@ def test_reports_are_kept() -> None:
     study.report(trial, 2.0)
     study.report(trial, 1.5, step=7)
     with pytest.raises(InvalidArgumentError, match="does not come after step 7"):
-        study.report(trial, 1.0, step=7)
+        study.report(trial, 1.0, step=6)
+    assert (
+        study.report(trial, 1.0, step=7) == "continue"
+    )  # Again, after a checkpoint: the first counts.
     study.prune(trial)
     assert study.trials[0].reports == [(1, 3.0), (2, 2.0), (7, 1.5)]
     assert study.trials[0].state == "pruned"
@@ -420,3 +426,108 @@ def test_the_example_runs() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("25 trials with tpe; loss 0.0"), done.stdout
+
+
+def curve(config: dict[str, Any]) -> Iterator[float]:
+    for step in range(1, 10):
+        yield config["x"] ** 2 + 10 / step
+
+
+@pytest.mark.parametrize("parallel", [1, 3])
+@pytest.mark.parametrize(
+    ("scheduler", "params"),
+    [
+        ("async_hyperband", {"max_t": 9, "reduction_factor": 3}),
+        ("async_hyperband", {"max_t": 9, "reduction_factor": 3, "form": "promotion"}),
+        ("hyperband", {"max_t": 9, "reduction_factor": 3}),
+        ("MedianStopping", {"grace_period": 2}),
+        (None, {}),
+    ],
+)
+def test_schedulers_end_and_pause_objectives_that_yield(
+    scheduler: str | None, params: dict[str, Any], parallel: int
+) -> None:
+    study = Study(
+        {"x": hp.uniform(-5, 5)},
+        search_alg="random",
+        seed=2,
+        scheduler=scheduler,
+        scheduler_params=params,
+        epochs=9,
+    )
+    study.optimize(curve, n_trials=27, parallel=parallel)
+    assert len(study.trials) == 27
+    for trial in study.trials:
+        assert trial.state in ("finished", "pruned", "paused")
+        assert [step for step, _ in trial.reports] == list(range(1, len(trial.reports) + 1))
+        assert [value for _, value in trial.reports] == list(curve(trial.config))[
+            : len(trial.reports)
+        ]
+        assert (len(trial.reports) == 9) == (trial.state == "finished")
+    epochs = sum(len(trial.reports) for trial in study.trials)
+    assert epochs == 27 * 9 if scheduler is None else epochs < 27 * 7
+    best = min(study.trials, key=lambda trial: abs(trial.config["x"]))
+    if scheduler in (None, "MedianStopping") or parallel == 1:
+        assert abs(study.best_config["x"]) <= 3 * abs(best.config["x"]) + 0.5
+
+
+def test_a_killed_study_goes_on(tmp_path: Path) -> None:
+    script = tmp_path / "search.py"
+    script.write_text(
+        "import os, signal, sys\n"
+        "from orca.automl import hp\n"
+        "from orca.tune import Study\n"
+        "def objective(config):\n"
+        "    for step in range(1, 10):\n"
+        "        if os.path.exists('kill') and len(study.trials) == 8 and step == 5:\n"
+        "            os.unlink('kill'); os.kill(os.getpid(), signal.SIGKILL)\n"
+        "        yield config['x'] ** 2 + 10 / step\n"
+        "study = Study({'x': hp.uniform(-5, 5)}, search_alg='tpe', scheduler='hyperband', epochs=9,\n"
+        "              scheduler_params={'max_t': 9, 'reduction_factor': 3},\n"
+        "              seed=3, storage=sys.argv[1], resume='auto')\n"
+        "study.optimize(objective, n_trials=12)\n"
+        "print([(t.config, t.state, t.reports) for t in study.trials])\n"
+    )
+
+    def run(file: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, str(script), file],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    expected = run("whole.db")
+    assert expected.returncode == 0, expected.stderr
+    (tmp_path / "kill").touch()
+    assert run("killed.db").returncode == -signal.SIGKILL
+    assert run("killed.db").stdout == expected.stdout
+    # The budget is used up: the same call again starts nothing.
+    assert run("killed.db").stdout == expected.stdout
+
+
+def test_storage_and_schedulers_say_what_is_wrong(tmp_path: Path) -> None:
+    file = tmp_path / "study.db"
+    space = {"x": hp.uniform(0, 1)}
+    first = Study(space, storage=file, resume="auto", search_alg="random")
+    with pytest.raises(FailedPreconditionError, match=r"process \d+"):
+        Study(space, storage=file)
+    seed = first.seed
+    first.tell(first.ask(), 1.0)
+    del first
+    gc.collect()
+    again = Study(space, storage=file, resume="auto", search_alg="random")
+    assert again.seed == seed
+    assert again.best_value == 1.0
+    del again
+    gc.collect()
+    with pytest.raises(FailedPreconditionError, match="another search_alg"):
+        Study(space, storage=file, resume="auto", search_alg="tpe")
+    with pytest.raises(InvalidArgumentError, match="async_hyperband"):
+        Study(space, scheduler="ashha")
+    with pytest.raises(InvalidArgumentError, match="max_t"):
+        Study(space, scheduler="async_hyperband", scheduler_params={"max_time": 3})
+    with pytest.raises(InvalidArgumentError, match="resume"):
+        Study(space, resume="always")

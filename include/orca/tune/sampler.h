@@ -44,7 +44,7 @@ struct SearchOptions {
   std::uint64_t seed = 0;
   /// Of the algorithm, e.g. {"n_initial_points", 20}; unknown ones are errors that list the known
   /// ones.
-  std::map<std::string, double> parameters = {};
+  std::map<std::string, double> parameters;
   std::int64_t budget = 0;  ///< How many trials there will be; 0: not known. For "auto".
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <limits>
 #include <map>
 #include <memory>
@@ -11,6 +12,7 @@
 
 #include "orca/core/export.h"
 #include "orca/tune/sampler.h"
+#include "orca/tune/scheduler.h"
 #include "orca/tune/space.h"
 
 namespace orca::tune {
@@ -29,14 +31,38 @@ struct Trial {
   double value = std::numeric_limits<double>::quiet_NaN();  ///< Once it is finished.
   std::vector<Report> reports = {};                         ///< In the order of their steps.
   std::string error = {};                                   ///< Why it failed.
+  /// Of one that Ask() gives again: the step whose stored state it goes on from; 0: none, it
+  /// begins.
+  std::int64_t resumed_step = 0;
+  std::int64_t source = -1;  ///< Whose stored state that is; -1: its own.
+  /// JSON, where a scheduler has changed the configuration; empty: `point` says it.
+  std::string config = {};
+};
+
+/// Where a study is kept.
+struct StudyStorage {
+  std::filesystem::path file = {};  ///< Empty: in memory only.
+  std::string name = "study";
+  std::string metric = "value";  ///< What its values are, for people.
+  /// Goes on with the youngest study of that name, if there is one. It must have been begun with
+  /// the same space, mode, seed and algorithms.
+  bool resume = false;
+  /// Every decision is on the disk before it is acted on: a study outlives the machine's power.
+  bool full_sync = false;
 };
 
 struct StudyOptions {
   Mode mode = Mode::kMin;
   std::string search_alg = "auto";
+  std::string scheduler = "fifo";
+  std::string scheduler_parameters = "{}";  ///< JSON.
+  /// What else a scheduler is made with; mode and seed are the study's. Whoever reports step
+  /// `epochs` is through, and is not stopped there: tell it.
+  SchedulerOptions scheduling;
+  StudyStorage storage;
   /// Points that the first trials take; what is NaN in them is drawn.
   std::vector<Point> points = {};
-  SearchOptions search = {};
+  SearchOptions search;
   /// 0: proposals use all that is known. k: those of trials n*k .. n*k+k-1 use the trials before
   /// n*k only, so that the study is the same for any number of parallel trials.
   std::int64_t batch = 0;
@@ -46,7 +72,9 @@ struct StudyOptions {
 
 /// Proposes trials and remembers what became of them. Any thread may call it.
 ///
-/// The next proposal is a function of the seed, the trial's number and the trials so far.
+/// The next proposal is a function of the seed, the trial's number and the trials so far. What is
+/// decided over a trial is stored before anybody hears of it: a study that is killed goes on with
+/// no trial lost and none twice.
 ///
 /// ```cpp
 /// Study study(Space({LogUniform("lr", 1e-5, 1e-1), Integer("layers", 1, 5)}), {});
@@ -69,24 +97,33 @@ class ORCA_API Study {
   /// Why that one, when the name does not say it; or empty.
   const std::string& note() const;
 
-  /// Whether Ask may be called: with `batch`, all trials of the batches before must have ended.
-  bool CanAsk() const;
-  /// Starts the next trial; nullopt: all points of a finite space have been tried. Throws
-  /// kFailedPrecondition when CanAsk() is false.
+  /// What the user should know of the scheduler.
+  const std::vector<std::string>& scheduler_notes() const;
+
+  /// Whether Ask may be called. It may not while the next batch waits for trials of the one before,
+  /// or while the scheduler waits for trials that run.
+  bool CanAsk();
+  /// Gives a trial that was running when the study was stored last, goes on with one that was
+  /// paused, or starts the next. nullopt: the study is over; all points of a finite space have been
+  /// tried, or the scheduler starts no more. Throws kFailedPrecondition when CanAsk() is false.
   std::optional<Trial> Ask();
+  /// As Ask(), but starts no new trial: nullopt when there is nothing to go on with.
+  std::optional<Trial> AskAgain();
   /// Ends a running trial with its value; one that is not finite makes it a failed one.
   void Tell(std::int64_t number, double value);
   /// Ends a running trial that has no value. It never wins.
   void Fail(std::int64_t number, const std::string& error);
   /// Ends a running trial that a scheduler stopped; its last report is what is known of it.
   void Prune(std::int64_t number);
-  /// Notes a value of a running trial. Steps ascend, from 1.
-  void AddReport(std::int64_t number, std::int64_t step, double value);
+  /// Notes a value of a running trial and says what it does. Steps ascend, from 1; one that comes
+  /// again, from a trial that went back to its checkpoint, keeps its first value. After kStop the
+  /// trial has ended, after kPause it does not run any more.
+  Decision AddReport(std::int64_t number, std::int64_t step, double value);
   /// Adds a trial of another study, so that proposals know of it. It gets the next number, which is
   /// returned.
   std::int64_t Add(const Trial& trial);
-  /// Puts a trial of this study back, after a restart: all in the order of their numbers, before
-  /// the first Ask. What still runs may be told afterwards.
+  /// Puts a trial of this study back that was kept elsewhere: all in the order of their numbers,
+  /// before the first Ask. What still runs may be told afterwards.
   void Restore(const Trial& trial);
 
   /// How many trials have been started or added.
@@ -102,5 +139,9 @@ class ORCA_API Study {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+/// The seed of the study that would be resumed; nullopt when there is none.
+ORCA_API std::optional<std::uint64_t> StoredSeed(const std::filesystem::path& file,
+                                                 const std::string& name);
 
 }  // namespace orca::tune

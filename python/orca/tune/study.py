@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import logging
+import os
 import secrets
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,10 +38,12 @@ class Trial:
     Attributes:
         number: Trials are numbered from 0 in the order in which they were asked for.
         config: As the space, with a value for every domain.
-        state: ``"running"``, ``"finished"``, ``"pruned"`` or ``"failed"``.
+        state: ``"running"``, ``"paused"``, ``"finished"``, ``"pruned"`` or ``"failed"``.
         value: Of a finished one; else None.
         reports: Pairs of step and value.
         error: Why it failed.
+        resumed_step: Of one that ``ask`` gives again: the step whose stored state it goes on from; 0: it begins.
+        source: The number of the trial whose stored state that is; None: its own.
     """
 
     number: int
@@ -47,6 +52,8 @@ class Trial:
     value: float | None = None
     reports: list[tuple[int, float]] = field(default_factory=list)
     error: str = ""
+    resumed_step: int = 0
+    source: int | None = None
 
 
 def search_names() -> list[str]:
@@ -121,6 +128,15 @@ class Study:
         points_to_evaluate: Configurations that come first; what they leave out is drawn.
         n_trials: How many trials there will be, if that is known; ``"auto"`` takes it into account.
         allow_duplicates: Whether a configuration of a finite space may come twice.
+        scheduler: Decides by reports which trials stop, pause and go on: ``"async_hyperband"`` and others
+            (docs/tune.md).
+        scheduler_params: Parameters of the scheduler.
+        epochs: How many steps a whole trial has. Who reports that step is through: it is not stopped there.
+        storage: A file. What is decided over a trial is in it before anybody hears of it.
+        name: Of the study in that file, which may have many.
+        resume: ``"auto"`` goes on with the youngest study of that name, if there is one: trials that ran when its
+            process ended are asked for again, first.
+        full_sync: Whether decisions outlive the machine's power, and not only the process.
 
     Example:
         >>> from orca.automl import hp
@@ -144,11 +160,23 @@ class Study:
         points_to_evaluate: Sequence[Mapping[str, Any]] = (),
         n_trials: int | None = None,
         allow_duplicates: bool = False,
+        scheduler: str | None = None,
+        scheduler_params: Mapping[str, Any] | None = None,
+        epochs: int | None = None,
+        storage: str | os.PathLike[str] | None = None,
+        name: str = "study",
+        resume: str | bool = False,
+        full_sync: bool = False,
     ) -> None:
         if mode not in _MODES:
             raise InvalidArgumentError(f"mode {mode!r} is not known; give 'min' or 'max'")
+        if resume not in ("auto", True, False):
+            raise InvalidArgumentError(f"resume {resume!r} is not known; give 'auto' or False")
         self.metric = metric
         self.mode = mode
+        file = "" if storage is None else os.fspath(storage)
+        if seed is None and file and resume:
+            seed = _core.tune_stored_seed(file, name)
         self.seed = secrets.randbits(63) if seed is None else _count("seed", seed)
         self.space = SearchSpace(space)
         self._configs: dict[int, dict[str, Any]] = {}
@@ -162,7 +190,20 @@ class Study:
             points=[self.space.point(point) for point in points_to_evaluate],
             budget=_count("n_trials", n_trials or 0),
             allow_duplicates=allow_duplicates,
+            scheduler=scheduler or "fifo",
+            scheduler_parameters=_json(scheduler_params or {}),
+            epochs=_count("epochs", epochs or 0),
+            file=file,
+            name=name,
+            metric=metric,
+            resume=bool(resume),
+            full_sync=full_sync,
         )
+        self._epochs = epochs or 0
+        self._restored = self._native.size  # Of the budget of the first ``optimize``.
+        self._paused: dict[int, tuple[Generator[Any, Any, Any], int]] = {}  # With the last step.
+        for native in self._native.trials():
+            self._configs[native.number] = self._config(native)
 
     @property
     def algorithm(self) -> str:
@@ -173,29 +214,47 @@ class Study:
     # --- one trial
 
     def can_ask(self) -> bool:
-        """Whether ``ask`` may be called: with ``batch``, all earlier batches must have ended."""
+        """Whether ``ask`` may be called: not while a batch, or the scheduler, waits for trials that run."""
         return bool(self._native.can_ask())
 
     def ask(self) -> Trial:
-        """Starts the next trial.
+        """Starts the next trial, or goes on with one that was paused, or that ran when the study was stored last.
 
         Raises:
-            SpaceExhaustedError: All configurations of a finite space have been tried.
-            FailedPreconditionError: Trials of the batch before still run.
+            SpaceExhaustedError: All configurations of a finite space have been tried, or the scheduler starts no more.
+            FailedPreconditionError: A batch, or the scheduler, waits for trials that run.
         """
         native = self._native.ask()
         if native is None:
             raise SpaceExhaustedError(
-                f"space exhausted: all {self._native.size} configurations have been tried"
+                f"space exhausted: there is nothing to try after {self._native.size} trials"
             )
+        return self._begun(native)
+
+    def ask_again(self) -> Trial | None:
+        """As ``ask``, but starts no new trial: None when there is nothing to go on with."""
+        native = self._native.ask_again()
+        return None if native is None else self._begun(native)
+
+    def _begun(self, native: Any) -> Trial:
         number: int = native.number
         try:
-            config = self.space.config(native.point)
+            if native.config or number not in self._configs:
+                self._configs[number] = self._config(native)
         except BaseException as error:  # Of a function of sample_from.
             self._native.fail(number, repr(error))
             raise
-        self._configs[number] = config
-        return Trial(number, config)
+        return self._trial(native)
+
+    def _config(self, native: Any) -> dict[str, Any]:
+        found: dict[str, Any] = self.space.config(native.point)
+        for path, value in (json.loads(native.config) if native.config else {}).items():
+            *way, last = path.split("/")
+            place: Any = found
+            for part in way:
+                place = place[int(part) if isinstance(place, list) else part]
+            place[int(last) if isinstance(place, list) else last] = value
+        return found
 
     def tell(self, trial: Trial | int, value: float) -> None:
         """Ends a trial with its value. One that is not finite makes it a failed one."""
@@ -218,14 +277,16 @@ class Study:
             step: Ascends from 1; None: the next one.
 
         Returns:
-            What the trial shall do: ``"continue"``.
+            What the trial shall do: ``"continue"``; ``"save"``: store its state, and continue; ``"pause"``: store
+            its state, and end until ``ask`` gives it again; ``"stop"``: it has ended. Nothing is to be told
+            after the last two.
         """
         number = _number(trial)
         if step is None:
             reports = self._native.at(number).reports
             step = reports[-1][0] + 1 if reports else 1
-        self._native.add_report(number, step, float(value))
-        return "continue"
+        decision: str = self._native.add_report(number, step, float(value))
+        return decision
 
     def add_trial(self, config: Mapping[str, Any], value: float) -> Trial:
         """Adds a finished trial of another study, so that proposals know of it."""
@@ -247,9 +308,11 @@ class Study:
         """Runs trials until there are ``n_trials`` more, the time is over, or the space is exhausted.
 
         Args:
-            function: Takes a configuration and returns its value, or a dict with the metric. A trial in which
-                it raises has failed; the study goes on.
-            n_trials: How many trials to start.
+            function: Takes a configuration and returns its value, or a dict with the metric. If it yields them
+                instead, each is the report of a step, after which the scheduler may end or pause the trial, and the last
+                is the value. A trial in which it raises has failed; the study goes on.
+            n_trials: How many trials to start. Trials of a study that was resumed count: the same call, made again,
+                ends with the same number of trials.
             parallel: How many run at the same time, each in a thread.
             timeout: Seconds after which no trial is started.
 
@@ -265,41 +328,33 @@ class Study:
         if parallel == 0:
             raise InvalidArgumentError("parallel 0 runs nothing; give 1 or more")
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
+        last = self._native.size - self._restored + left
+        self._restored = 0
         if parallel == 1:
-            self._run(function, left, deadline)
+            while (trial := self._next(last, deadline)) is not None:
+                self._end(trial, function)
         else:
-            self._run_parallel(function, left, deadline, parallel)
+            self._run_parallel(function, last, deadline, parallel)
         if self._native.size and self._native.best() is None:
             raise FailedPreconditionError(self._failures())
 
-    def _run(self, function: Callable[..., Any], left: float, deadline: float) -> None:
-        while left > 0 and time.monotonic() < deadline:
-            try:
-                trial = self.ask()
-            except SpaceExhaustedError:
-                return
-            self._end(trial, function)
-            left -= 1
+    def _next(self, last: float, deadline: float) -> Trial | None:
+        """A trial to run; None: there is none now."""
+        if self._native.size >= last or time.monotonic() >= deadline:
+            return self.ask_again()
+        try:
+            return self.ask() if self.can_ask() else None
+        except SpaceExhaustedError:
+            return None
 
     def _run_parallel(
-        self, function: Callable[..., Any], left: float, deadline: float, parallel: int
+        self, function: Callable[..., Any], last: float, deadline: float, parallel: int
     ) -> None:
         running: set[Future[None]] = set()
         with ThreadPoolExecutor(parallel, thread_name_prefix="orca-trial") as threads:
-            while running or left > 0:
-                while (
-                    left > 0
-                    and len(running) < parallel
-                    and time.monotonic() < deadline
-                    and self.can_ask()
-                ):
-                    try:
-                        trial = self.ask()
-                    except SpaceExhaustedError:
-                        left = 0
-                        break
+            while True:
+                while len(running) < parallel and (trial := self._next(last, deadline)) is not None:
                     running.add(threads.submit(self._end, trial, function))
-                    left -= 1
                 if not running:
                     return
                 done, running = wait(running, return_when=FIRST_COMPLETED)
@@ -308,15 +363,13 @@ class Study:
 
     def _end(self, trial: Trial, function: Callable[..., Any]) -> None:
         try:
-            result = function(trial.config)
-            if isinstance(result, Mapping):
-                if self.metric not in result:
-                    raise InvalidArgumentError(
-                        f"the objective returned {', '.join(map(str, result))}, but not the metric "
-                        f"{self.metric!r}"
-                    )
-                result = result[self.metric]
-            value = float(result)
+            steps, step = self._paused.pop(trial.number, (None, 0))
+            result = function(trial.config) if steps is None else steps
+            if inspect.isgenerator(result):
+                result = self._drive(trial, result, step)
+                if result is None:
+                    return
+            value = self._value(result)
         except Exception as error:
             self.fail(trial, error)
         except BaseException as error:
@@ -324,6 +377,42 @@ class Study:
             raise
         else:
             self.tell(trial, value)
+
+    def _drive(self, trial: Trial, steps: Generator[Any, Any, Any], step: int) -> Any:
+        """Reports what is yielded; returns the last of it, or None where the trial ends without being told."""
+        if trial.source is not None:
+            raise InvalidArgumentError(
+                f"the scheduler lets trial {trial.number} go on from the state of trial {trial.source}, which a "
+                "function that yields cannot do; use ask, report and tell, or another scheduler"
+            )
+        found = None
+        for found in steps:
+            step += 1
+            decision = self.report(trial, self._value(found), step)
+            if decision == "pause":
+                self._paused[trial.number] = (steps, step)
+                return None
+            if decision == "stop":
+                steps.close()
+                return None
+            if step == self._epochs:
+                steps.close()
+                break
+        if found is None:
+            raise InvalidArgumentError(
+                "the objective yielded nothing; yield a value after every step"
+            )
+        return found
+
+    def _value(self, found: Any) -> float:
+        if isinstance(found, Mapping):
+            if self.metric not in found:
+                raise InvalidArgumentError(
+                    f"the objective returned {', '.join(map(str, found))}, but not the metric "
+                    f"{self.metric!r}"
+                )
+            found = found[self.metric]
+        return float(found)
 
     def _failures(self) -> str:
         failed = [trial for trial in self._native.trials() if trial.state == "failed"]
@@ -362,9 +451,15 @@ class Study:
         return self.best_trial.config
 
     def _trial(self, native: Any) -> Trial:
-        config = self._configs.get(native.number, {})
         return Trial(
-            native.number, config, native.state, native.value, native.reports, native.error
+            native.number,
+            self._configs.get(native.number, {}),
+            native.state,
+            native.value,
+            native.reports,
+            native.error,
+            native.resumed_step,
+            None if native.source < 0 else native.source,
         )
 
 
@@ -374,6 +469,13 @@ def _number(trial: Trial | int) -> int:
 
 def _traceback(error: BaseException) -> str:
     return "".join(traceback.format_exception(error))
+
+
+def _json(parameters: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(dict(parameters))
+    except TypeError as error:
+        raise InvalidArgumentError(f"scheduler_params are not JSON: {error}") from None
 
 
 def _count(name: str, value: Any) -> int:
