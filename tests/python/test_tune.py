@@ -219,7 +219,6 @@ def test_grids_run_in_the_order_of_ray() -> None:
         (lambda: hp.grid_search((1, 2)), "wants a list"),
         (lambda: hp.sample_from(3), "wants a function"),
         (lambda: Study({}), "the search space is empty"),
-        (lambda: Study({"a": 1}), "the search space is empty"),
         (lambda: Study([hp.uniform(0, 1)]), "a search space is a dict"),  # type: ignore[arg-type]
         (lambda: Study({"x": hp.uniform(0, 1)}, mode="up"), "mode 'up'"),
         (lambda: Study({"x": hp.uniform(0, 1)}, search_alg="tpe2"), "known: .*hyperopt.*tpe"),
@@ -531,3 +530,9 @@ def test_storage_and_schedulers_say_what_is_wrong(tmp_path: Path) -> None:
         Study(space, scheduler="async_hyperband", scheduler_params={"max_time": 3})
     with pytest.raises(InvalidArgumentError, match="resume"):
         Study(space, resume="always")
+
+
+def test_a_space_of_constants_has_the_same_trial_again() -> None:
+    study = Study({"a": 1, "b": {"c": [2]}}, seed=0)
+    study.optimize(lambda config: config["a"], n_trials=3)
+    assert [trial.config for trial in study.trials] == [{"a": 1, "b": {"c": [2]}}] * 3

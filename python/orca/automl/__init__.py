@@ -1,1 +1,1 @@
-"""Tuning: what to search (``hp``)."""
+"""Tuning: what to search (``hp``), how good it is (``metrics``), and ``auto_estimator``."""

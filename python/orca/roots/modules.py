@@ -34,7 +34,9 @@ _LEARN = {
         "utils",
     )
 }
-_AUTOML = {"orca.automl.hp": "orca.automl.hp"}
+_AUTOML = {
+    f"orca.automl.{name}": f"orca.automl.{name}" for name in ("auto_estimator", "hp", "metrics")
+}
 _ALIASES = {
     "bigdl": {
         **_LEARN,
@@ -68,8 +70,6 @@ _ALIASES = {
 """Names below a root, and the modules that they are. What is below them is the same, too."""
 
 _NOT_YET_IN_ORCA = (
-    "orca.automl.auto_estimator",
-    "orca.automl.metrics",
     "orca.automl.model",
     "orca.automl.pytorch_utils",
     "orca.automl.search",

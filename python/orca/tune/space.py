@@ -258,7 +258,7 @@ class SearchSpace:
         space: A dict as above.
 
     Attributes:
-        native: The engine's space; None when there is nothing to choose.
+        native: The engine's space.
         names: The paths of all parameters.
     """
 
@@ -271,6 +271,9 @@ class SearchSpace:
         self._has_functions = False
         self._root = self._walk(dict(space), "", None)
         self.names: list[str] = [parameter.name for parameter in self._parameters]
+        if space and not self._parameters:
+            # Constants and functions alone: all trials have them, and the engine something to draw.
+            self._parameters.append(_core.TuneParameter.uniform("#", 0.0, 1.0))
         self.native = _core.TuneSpace(self._parameters)
 
     def draw(self, seed: int, trial: int) -> dict[str, Any]:

@@ -133,6 +133,10 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         self.backend = backend
         self._rules = Rules.of(backend, generation)
         self._workers_per_node = workers_per_node
+        self.threads: int | None = None
+        """Compute threads of a worker; None: the cores divided among the workers."""
+        self.is_quiet = False
+        """Whether the workers say nothing about how training goes."""
         self._model_dir = _mounted(model_dir)
         self._id = f"{os.getpid()}-{next(_numbers)}-{uuid.uuid4().hex[:8]}"
         self._version = "new"
@@ -235,6 +239,7 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
                 else "validation data is a spark DataFrame, and data is none; give both as the same"
             )
         options = loop.FitOptions(
+            is_quiet=self.is_quiet,
             epochs=epochs,
             batch_size=self._batch_for(data, batch_size, whole=blocks > 0),
             source=self._source(data, feature_cols, label_cols, has_target=True),
@@ -749,7 +754,9 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
                 seed=seed,
             )
             try:
-                results = running.run(task, (call, *arguments), workers=workers, **policy)
+                results = running.run(
+                    task, (call, *arguments), workers=workers, threads=self.threads, **policy
+                )
             except InvalidArgumentError:
                 _name_unsendable(arguments)
                 raise

@@ -259,7 +259,10 @@ def write_file(path: Path, value: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        torch.save(value, beside)
+        with beside.open("wb") as file:
+            torch.save(value, file)
+            file.flush()
+            os.fsync(file.fileno())  # A machine that stops leaves the old file or the new one.
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)

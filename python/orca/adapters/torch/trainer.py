@@ -64,6 +64,7 @@ class FitOptions:
     random: int = 0  # What the random numbers of each step come from.
     resume: Any = None  # What a checkpoint says of an earlier ``fit``.
     blocks: int = 0  # Into which the rows of a step are cut; 0: the number of workers decides.
+    is_quiet: bool = False  # Whether nothing is said about how training goes.
 
 
 class Policy:
@@ -521,7 +522,7 @@ class Trainer:
             running.report(session.global_step, loss=total[1])
 
     def _announce(self, sync: Any, feed: Feed) -> None:
-        if running.rank() != 0:
+        if running.rank() != 0 or self._options.is_quiet:
             return
         session = self._session
         assert session.criterion is not None

@@ -1,0 +1,282 @@
+"""A trial of a PyTorch model: an Estimator on one worker, an epoch at a time."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+from orca.adapters.torch.metrics import PytorchMetric
+from orca.adapters.torch.names import load_plain_state
+from orca.adapters.torch.records import write_file
+from orca.data import ArrayStore
+from orca.errors import InvalidArgumentError
+from orca.learn.metrics import Metric
+
+_MEASURED = "measured"
+# Losses whose targets are indices of classes.
+_CLASSES = (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss, torch.nn.MultiMarginLoss)
+
+
+class _Whole(PytorchMetric):
+    """A function of all targets and all outputs."""
+
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        self._function = function
+        self._parts: list[tuple[Any, Any]] = []
+
+    def __call__(self, preds: Any, targets: Any) -> None:
+        self._parts.append((_array(targets), _array(preds)))
+
+    def compute(self) -> Any:
+        """The function's value."""
+        truth, found = (np.concatenate(side) for side in zip(*self._parts, strict=True))
+        value = float(np.mean(self._function(truth, found)))
+        return torch.tensor(value, dtype=torch.float64)
+
+    def state(self) -> bytes:
+        """All rows."""
+        return pickle.dumps(self._parts)
+
+    def merge(self, state: bytes) -> None:
+        """Adds the rows of another one."""
+        self._parts += pickle.loads(state)
+
+    def reset(self) -> None:
+        """Forgets all rows."""
+        self._parts = []
+
+
+class _OfAllRows(Metric):
+    """A function of targets and outputs, for an Estimator."""
+
+    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+        self._function = function
+
+    def get_name(self) -> str:
+        """Its name in the results."""
+        return _MEASURED
+
+    def get_pytorch_metric(self) -> PytorchMetric:
+        """What measures."""
+        return _Whole(self._function)
+
+
+def _array(value: Any) -> Any:
+    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+
+
+@dataclass(frozen=True)
+class TorchSpec:
+    """What all trials of a search have in common.
+
+    Attributes:
+        model_creator: ``f(config)``.
+        optimizer: ``f(model, config)``, or a name of ``torch.optim``.
+        loss: A loss, ``f(config)``, or a name of ``torch.nn``.
+    """
+
+    model_creator: Callable[[dict[str, Any]], Any]
+    optimizer: Any
+    loss: Any
+
+    def __post_init__(self) -> None:
+        """Checks the names."""
+        if not callable(self.model_creator):
+            raise InvalidArgumentError("You must create a torch model in model_creator")
+        self.new_loss({}, only_check=True)
+        if isinstance(self.optimizer, str):
+            _by_name(self.optimizer, torch.optim, torch.optim.Optimizer, "optimizer")
+        elif not callable(self.optimizer):
+            raise InvalidArgumentError(
+                "optimizer is a creator f(model, config) or the name of a torch optimizer"
+            )
+
+    def new_model(self, config: dict[str, Any]) -> torch.nn.Module:
+        """The model of a configuration."""
+        model = self.model_creator(dict(config))
+        if not isinstance(model, torch.nn.Module):
+            raise InvalidArgumentError("You must create a torch model in model_creator")
+        return model
+
+    def new_optimizer(self, model: Any, config: dict[str, Any]) -> Any:
+        """Its optimizer."""
+        if not isinstance(self.optimizer, str):
+            return self.optimizer(model, dict(config))
+        made = _by_name(self.optimizer, torch.optim, torch.optim.Optimizer, "optimizer")
+        return made(model.parameters(), lr=config.get("lr", 1e-3))
+
+    def new_loss(self, config: dict[str, Any], *, only_check: bool = False) -> Any:
+        """Its loss."""
+        if isinstance(self.loss, str):
+            made = _by_name(self.loss, torch.nn, torch.nn.modules.loss._Loss, "loss")
+            return None if only_check else made()
+        if isinstance(self.loss, torch.nn.Module):
+            return self.loss
+        if not callable(self.loss):
+            raise InvalidArgumentError(
+                "loss is a torch loss, a creator f(config), or the name of a torch loss"
+            )
+        return None if only_check else self.loss(dict(config))
+
+
+def _by_name(name: str, module: Any, base: type, what: str) -> Any:
+    known = {n: c for n, c in vars(module).items() if isinstance(c, type) and issubclass(c, base)}
+    if name not in known:
+        raise InvalidArgumentError(
+            f"Must provide a valid torch {what} name among {sorted(known)}, got {name!r}"
+        )
+    return known[name]
+
+
+class TorchData:
+    """Training or validation data, in memory that all trials share.
+
+    Args:
+        data: ``(x, y)``, a ``DataLoader``, a creator ``f(config)`` of one, shards or a data frame.
+        loss: Which tells labels from values.
+        columns: ``feature_cols`` and ``label_cols`` of data frames.
+    """
+
+    def __init__(self, data: Any, loss: Any, columns: dict[str, Any]) -> None:
+        self.sizes: dict[str, int] = {}
+        self.columns = columns
+        self.needs_batch_size = True
+        self._given = data
+        if isinstance(data, tuple | list):
+            if len(data) != 2:
+                raise InvalidArgumentError(f"data is (x, y), not {len(data)} things")
+            x, y = (np.asarray(part) for part in data)
+            if len(x) != len(y):
+                raise InvalidArgumentError(f"x has {len(x)} rows, y has {len(y)}; give as many")
+            self._given = ArrayStore()
+            self._given.put({"x": _columns(x), "y": _targets(y, loss)})
+            self.sizes = _sizes(_columns(x), _columns(y))
+        elif isinstance(data, DataLoader) or callable(data):
+            self.needs_batch_size = False
+
+    def of(self, config: dict[str, Any]) -> Any:
+        """What an Estimator takes, for a configuration."""
+        if isinstance(self._given, DataLoader) or not callable(self._given):
+            return self._given
+        given = self._given
+
+        def creator(_config: dict[str, Any], _batch_size: int) -> Any:
+            return given(dict(config))
+
+        return creator
+
+
+def _columns(array: Any) -> Any:
+    """Floats as the models of old had them: a column where there was none."""
+    array = array.astype(np.float32)
+    return array[:, None] if array.ndim == 1 else array
+
+
+def _targets(array: Any, loss: Any) -> Any:
+    is_class = isinstance(loss, _CLASSES) or loss in [c.__name__ for c in _CLASSES]
+    if is_class and np.issubdtype(array.dtype, np.integer):
+        return array.astype(np.int64).reshape(array.shape[0], *array.shape[1:])
+    return _columns(array)
+
+
+def _sizes(x: Any, y: Any) -> dict[str, int]:
+    """What model creators for series find in their configuration."""
+    found = {"input_feature_num": x.shape[-1], "output_feature_num": y.shape[-1]}
+    if x.ndim > 2:
+        found |= {"past_seq_len": x.shape[-2]}
+    if y.ndim > 1:
+        found |= {"future_seq_len": y.shape[-2] if y.ndim > 2 else 1}
+    return found
+
+
+class TorchTrial:
+    """One configuration under way.
+
+    Args:
+        spec: The model.
+        config: Its values.
+        data: To train on.
+        validation: To measure on; None: the training loss is what is measured.
+        metric: ``f(y_true, y_pred)``; None: the mean loss.
+        threads: Compute threads.
+        seed: Of its random numbers.
+    """
+
+    def __init__(
+        self,
+        spec: TorchSpec,
+        config: dict[str, Any],
+        data: TorchData,
+        validation: TorchData | None,
+        metric: Callable[[Any, Any], Any] | None,
+        threads: int,
+        seed: int,
+    ) -> None:
+        from orca.learn.pytorch import Estimator
+
+        self._config = {**data.sizes, **config}
+        self._data, self._validation, self._seed = data, validation, seed
+        self._has_metric = metric is not None
+        self._batch = None
+        if data.needs_batch_size:
+            if "batch_size" not in config:
+                raise InvalidArgumentError(
+                    "arrays are cut into batches of config['batch_size']; put \"batch_size\" into search_space"
+                )
+            self._batch = int(config["batch_size"])
+        own = self._config
+
+        def model(_config: dict[str, Any]) -> Any:
+            torch.manual_seed(seed)
+            return spec.new_model(own)
+
+        self._estimator = Estimator.from_torch(
+            model=model,
+            optimizer=lambda made, _config: spec.new_optimizer(made, own),
+            loss=lambda _config: spec.new_loss(own),
+            metrics=[_OfAllRows(metric)] if metric is not None and validation is not None else None,
+            workers_per_node=1,
+        )
+        self._estimator.threads, self._estimator.is_quiet = threads, True
+
+    def epoch(self) -> float:
+        """Trains once on all rows; returns the metric."""
+        given = {"batch_size": self._batch, **self._data.columns}
+        stats = self._estimator.fit(
+            self._data.of(self._config), epochs=1, seed=self._seed, on_failure="raise", **given
+        )
+        if self._validation is None:
+            return float(stats[-1]["train_loss"])
+        given = {"batch_size": self._batch, **self._validation.columns}
+        found = self._estimator.evaluate(self._validation.of(self._config), max_restarts=0, **given)
+        return float(found[_MEASURED if self._has_metric else "val_loss"])
+
+    def weights(self) -> Any:
+        """The model's state dict."""
+        return self._estimator.get_state_dict()["models"][0]
+
+    def take_over(self, weights: Any) -> None:
+        """Goes on from another trial's weights."""
+        self._estimator.load_state_dict(weights)
+
+    def save(self, path: Path) -> None:
+        """Writes the weights."""
+        write_file(path, self.weights())
+
+    def close(self) -> None:
+        """Frees its memory."""
+        self._estimator.shutdown()
+
+
+def load_best(spec: TorchSpec, config: dict[str, Any], path: Path) -> torch.nn.Module:
+    """The model of a configuration with the weights that a trial saved."""
+    model = spec.new_model(config)
+    load_plain_state(model, torch.load(path, weights_only=True))
+    return model

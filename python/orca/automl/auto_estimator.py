@@ -1,0 +1,488 @@
+"""Searches for the best hyper-parameters of a model: trials on the workers of the context."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import math
+import secrets
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from orca.automl.metrics import Evaluator
+from orca.context import OrcaContext
+from orca.errors import FailedPreconditionError, InvalidArgumentError
+from orca.tune import SpaceExhaustedError, Study, Trial
+
+__all__ = ["AutoEstimator"]
+
+_log = logging.getLogger("orca")
+_LOSSES = ("mean_loss", "loss")
+
+
+class AutoEstimator:
+    """Made by ``from_torch``.
+
+    Example:
+        >>> from orca.automl.auto_estimator import AutoEstimator
+        >>> AutoEstimator.from_torch(model_creator=print, optimizer="Adam", loss="MSELoss").name
+        'auto_pytorch_estimator'
+    """
+
+    def __init__(self, spec: Any, logs_dir: str, resources: Any, name: str, remote: Any) -> None:
+        self._spec = spec
+        self._logs = Path(logs_dir).expanduser()
+        self._cores = _cores(resources)
+        self.name = name
+        if remote is not None:
+            raise InvalidArgumentError(
+                f"remote_dir {remote!r} is not in this release; trials are in logs_dir, which may be a mounted folder"
+            )
+        self._trials: list[Trial] = []
+        self._best: tuple[int, Path] | None = None
+        self._has_fitted = False
+
+    @staticmethod
+    def from_torch(
+        *,
+        model_creator: Callable[[dict[str, Any]], Any],
+        optimizer: Any,
+        loss: Any,
+        logs_dir: str = "/tmp/auto_estimator_logs",
+        resources_per_trial: dict[str, Any] | None = None,
+        name: str = "auto_pytorch_estimator",
+        remote_dir: str | None = None,
+    ) -> AutoEstimator:
+        """An AutoEstimator of a PyTorch model.
+
+        Args:
+            model_creator: ``f(config)`` of a ``torch.nn.Module``.
+            optimizer: ``f(model, config)``, or the name of a class of ``torch.optim``, whose rate is
+                ``config["lr"]`` or 0.001.
+            loss: A torch loss, ``f(config)`` of one, or the name of a class of ``torch.nn``.
+            logs_dir: Where the folders of trials are.
+            resources_per_trial: ``{"cpu": k}``: the cores of a trial; 1 by default.
+            name: Of the folder in ``logs_dir``.
+            remote_dir: Not in this release.
+        """
+        from orca.adapters.torch.tuning import TorchSpec
+
+        spec = TorchSpec(model_creator, optimizer, loss)
+        return AutoEstimator(spec, logs_dir, resources_per_trial, name, remote_dir)
+
+    def fit(
+        self,
+        data: Any,
+        epochs: int = 1,
+        validation_data: Any = None,
+        metric: Any = None,
+        metric_mode: str | None = None,
+        metric_threshold: float | None = None,
+        n_sampling: int = 1,
+        search_space: dict[str, Any] | None = None,
+        search_alg: str | None = None,
+        search_alg_params: dict[str, Any] | None = None,
+        scheduler: str | None = None,
+        scheduler_params: dict[str, Any] | None = None,
+        feature_cols: Any = None,
+        label_cols: Any = None,
+        mode: str | None = None,
+        *,
+        seed: int | None = None,
+        resume: str | bool = False,
+        raise_on_failed_trial: bool = False,
+    ) -> None:
+        """Runs the trials, as many at a time as the cores of the context allow.
+
+        Args:
+            data: ``(x, y)``, a ``DataLoader``, a creator ``f(config)`` of one, shards or a data frame. Arrays are cut
+                into batches of ``config["batch_size"]``.
+            epochs: Of a trial.
+            validation_data: As ``data``. Without it the training loss is what is measured.
+            metric: A name of ``Evaluator``, ``"mean_loss"``, or ``f(y_true, y_pred)``.
+            metric_mode: ``"min"`` or ``"max"``; known for names.
+            metric_threshold: A trial that is as good as that has ended.
+            n_sampling: How often the space is sampled, for every point of its grids.
+            search_space: A dict of ``orca.automl.hp``.
+            search_alg: A name; docs/tune.md has all.
+            search_alg_params: Its parameters.
+            scheduler: A name; docs/tune.md has all.
+            scheduler_params: Its parameters.
+            feature_cols: Of data frames.
+            label_cols: Of data frames.
+            mode: The same as ``metric_mode``.
+            seed: Of all random numbers; None takes any.
+            resume: ``"auto"`` goes on with the study in ``logs_dir``, if there is one.
+            raise_on_failed_trial: Whether one failed trial makes the call raise at the end; else only when all have
+                failed.
+        """
+        if self._has_fitted:
+            raise FailedPreconditionError(
+                "This AutoEstimator has already been fitted and cannot fit again."
+            )
+        from orca.adapters.torch.tuning import TorchData
+
+        name, function, direction = _metric(metric, metric_mode, mode)
+        if not isinstance(search_space, dict):
+            raise InvalidArgumentError(
+                "search_space is a dict of what to search; see orca.automl.hp"
+            )
+        for what, given in (("search_alg", search_alg), ("scheduler", scheduler)):
+            if given is not None and not isinstance(given, str):
+                raise InvalidArgumentError(
+                    f"{what} should be of type str. Got {type(given).__name__}"
+                )
+        if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
+            raise InvalidArgumentError(f"epochs {epochs!r} is not a whole number of 1 or more")
+        if validation_data is None:
+            if function is not None:
+                raise InvalidArgumentError(
+                    f"You must input validation data! The metric {name!r} is measured on it"
+                )
+            warnings.warn(
+                "there is no validation_data: the loss on the training rows is what is minimised",
+                stacklevel=2,
+            )
+        cores = OrcaContext.cores()
+        columns = {
+            key: value
+            for key, value in (("feature_cols", feature_cols), ("label_cols", label_cols))
+            if value is not None
+        }
+        folder = self._logs / self.name
+        folder.mkdir(parents=True, exist_ok=True)
+        study = Study(
+            search_space,
+            metric=name,
+            mode=direction,
+            search_alg=search_alg or "random",
+            search_alg_params=search_alg_params,
+            scheduler=scheduler,
+            scheduler_params=scheduler_params,
+            epochs=epochs,
+            seed=secrets.randbits(63) if seed is None and not resume else seed,
+            storage=folder / "study.db",
+            name=self.name,
+            resume=resume,
+        )
+        trials = n_sampling * int(study.space.native.grid_cells)
+        run = _Search(
+            spec=self._spec,
+            study=study,
+            folder=folder,
+            data=TorchData(data, self._spec.loss, columns),
+            validation=None
+            if validation_data is None
+            else TorchData(validation_data, self._spec.loss, columns),
+            function=function,
+            epochs=epochs,
+            threshold=metric_threshold,
+            threads=self._cores,
+        )
+        self._has_fitted = True
+        run.run(math.inf if n_sampling == -1 else trials, max(1, cores // self._cores))
+        self._trials, self._best = study.trials, run.best
+        failed = [trial for trial in self._trials if trial.state == "failed"]
+        if failed and (raise_on_failed_trial or self._best is None):
+            raise FailedPreconditionError(
+                f"{len(failed)} of {len(self._trials)} trials failed; the last one, trial {failed[-1].number}:\n"
+                f"{failed[-1].error}"
+            )
+        _log.info("%s", run.summary())
+
+    @property
+    def _found(self) -> tuple[Trial, Path]:
+        if self._best is None:
+            raise FailedPreconditionError("nothing has been fitted; call fit first")
+        number, path = self._best
+        return self._trials[number], path
+
+    @property
+    def trials(self) -> list[Trial]:
+        """All trials, in the order of their numbers."""
+        return list(self._trials)
+
+    def get_best_trial(self) -> Trial:
+        """The trial with the best metric of any of its epochs."""
+        return self._found[0]
+
+    def get_best_config(self) -> dict[str, Any]:
+        """Its configuration."""
+        return dict(self._found[0].config)
+
+    def get_best_model(self) -> Any:
+        """A new model with its weights of that epoch."""
+        from orca.adapters.torch.tuning import load_best
+
+        trial, path = self._found
+        return load_best(self._spec, _converted(trial.config), path)
+
+
+class _Search:
+    """The trials of one ``fit``."""
+
+    def __init__(
+        self,
+        *,
+        spec: Any,
+        study: Study,
+        folder: Path,
+        data: Any,
+        validation: Any,
+        function: Any,
+        epochs: int,
+        threshold: float | None,
+        threads: int,
+    ) -> None:
+        self._spec, self._study, self._folder = spec, study, folder
+        self._data, self._validation, self._function = data, validation, function
+        self._epochs, self._threshold, self._threads = epochs, threshold, threads
+        self._running: dict[int, _Run] = {}  # Those that are under way or paused.
+        self._saved: dict[int, Any] = {}  # Weights that others may take over.
+        self._best: tuple[float, int, Path] | None = None
+        self._changed = threading.Condition()
+        self._active = 0  # Trials that run.
+        self._id = secrets.token_hex(3)[:5]
+
+    @property
+    def best(self) -> tuple[int, Path] | None:
+        """The number of the best trial, and its file of weights."""
+        return None if self._best is None else self._best[1:]
+
+    def run(self, trials: float, parallel: int) -> None:
+        """Runs until there are so many trials and none can go on."""
+        with ThreadPoolExecutor(parallel, thread_name_prefix="orca-trial") as threads:
+            list(threads.map(lambda _: self._work(trials), range(parallel)))
+
+    def _work(self, trials: float) -> None:
+        while (trial := self._next(trials)) is not None:
+            try:
+                self._go_on(trial)
+            except Exception as error:
+                self._fail(trial, error)
+            finally:
+                with self._changed:
+                    self._active -= 1
+                    self._changed.notify_all()
+
+    def _next(self, trials: float) -> Trial | None:
+        """A trial to run; waits while the scheduler waits for others."""
+        with self._changed:
+            while True:
+                trial = self._ask(trials)
+                if trial is not None:
+                    self._active += 1
+                    return trial
+                if self._active == 0:
+                    return None
+                self._changed.wait(60)
+
+    def _ask(self, trials: float) -> Trial | None:
+        if len(self._study.trials) >= trials:
+            return self._study.ask_again()
+        try:
+            return self._study.ask() if self._study.can_ask() else None
+        except SpaceExhaustedError:
+            return None
+
+    def _go_on(self, trial: Trial) -> None:
+        run = self._running.get(trial.number)
+        if run is None or trial.source is not None:
+            if run is not None:
+                run.close()
+            run = self._running[trial.number] = self._new(trial)
+        while True:
+            value = run.epoch()
+            if not math.isfinite(value):
+                raise FailedPreconditionError(
+                    f"its {self._study.metric} is {value} after epoch {run.step}"
+                )
+            self._note(run, value)
+            reached = run.step >= self._epochs or self._is_enough(value)
+            decision = self._study.report(trial, value, run.step)
+            if decision in ("save", "pause"):
+                self._saved[trial.number] = run.trial.weights()
+            if decision == "pause":
+                return
+            if decision == "stop" or reached:
+                break
+        if decision != "stop":
+            self._study.tell(trial, run.best)
+        _log.info(
+            "trial %d is %s after %d epochs: best %s %.6g with %s",
+            trial.number,
+            "stopped" if decision == "stop" else "finished",
+            run.step,
+            self._study.metric,
+            run.best,
+            trial.config,
+        )
+        run.close()
+
+    def _new(self, trial: Trial) -> _Run:
+        from orca.adapters.torch.tuning import TorchTrial
+
+        config = _converted(trial.config)
+        seed = (self._study.seed + 1_000_003 * trial.number) % (1 << 31)
+        made = TorchTrial(
+            self._spec, config, self._data, self._validation, self._function, self._threads, seed
+        )
+        step = 0
+        if trial.source is not None:
+            made.take_over(self._saved[trial.source])
+            step = trial.resumed_step
+        folder = self._folder / f"train_func_{self._id}_{trial.number:05d}"
+        return _Run(trial, made, folder, step, config)
+
+    def _is_enough(self, value: float) -> bool:
+        if self._threshold is None:
+            return False
+        return value >= self._threshold if self._study.mode == "max" else value <= self._threshold
+
+    def _note(self, run: _Run, value: float) -> None:
+        """What the trial's folder says of an epoch, and whether it is the best."""
+        is_better = run.best is None or self._loss(value) < self._loss(run.best)
+        if is_better:
+            run.best = value
+            run.trial.save(run.folder / "best.ckpt")
+        run.write(self._study.metric, value)
+        with self._changed:
+            mine = (self._loss(run.best), run.number, run.folder / "best.ckpt")
+            if is_better and (self._best is None or mine[:2] < self._best[:2]):
+                self._best = mine
+
+    def _loss(self, value: float) -> float:
+        return -value if self._study.mode == "max" else value
+
+    def _fail(self, trial: Trial, error: Exception) -> None:
+        text = "".join(traceback.format_exception(error))
+        run = self._running.get(trial.number)
+        folder = run.folder if run else self._folder / f"train_func_{self._id}_{trial.number:05d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "error.txt").write_text(text)
+        self._study.fail(trial, text)
+        _log.warning("trial %d failed: %s", trial.number, error)
+        with self._changed:  # It never wins, whatever it reported.
+            if self._best is not None and self._best[1] == trial.number:
+                self._best = min(
+                    (
+                        (self._loss(r.best), r.number, r.folder / "best.ckpt")
+                        for r in self._running.values()
+                        if r.best is not None and r.number != trial.number
+                    ),
+                    default=None,
+                )
+        if run is not None:
+            run.close()
+
+    def summary(self) -> str:
+        """The best configuration."""
+        assert self._best is not None
+        loss, number, path = self._best
+        trials = self._study.trials
+        states = [trial.state for trial in trials]
+        counts = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
+        return (
+            f"{len(states)} trials ({counts}); best {self._study.metric} {self._loss(loss):.6g} by trial {number} "
+            f"with {trials[number].config} ({path.parent})"
+        )
+
+
+class _Run:
+    """A trial under way."""
+
+    def __init__(
+        self, trial: Trial, made: Any, folder: Path, step: int, config: dict[str, Any]
+    ) -> None:
+        self.number, self.trial, self.folder, self.step = trial.number, made, folder, step
+        self.best: Any = None
+        self._began = time.time()
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "params.json").write_text(json.dumps(config, default=str))
+
+    def epoch(self) -> float:
+        """Makes one, and counts it."""
+        value: float = self.trial.epoch()
+        self.step += 1
+        return value
+
+    def write(self, metric: str, value: float) -> None:
+        """A line of ``result.json`` and of ``progress.csv``."""
+        row = {
+            "training_iteration": self.step,
+            metric: value,
+            f"best_{metric}": self.best,
+            "checkpoint": "best.ckpt",
+            "time_total_s": time.time() - self._began,
+            "trial_id": self.folder.name.removeprefix("train_func_"),
+        }
+        with (self.folder / "result.json").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        path = self.folder / "progress.csv"
+        is_new = not path.exists()
+        with path.open("a", newline="") as file:
+            writer = csv.DictWriter(file, row)
+            if is_new:
+                writer.writeheader()
+            writer.writerow(row)
+
+    def close(self) -> None:
+        """Frees its memory."""
+        self.trial.close()
+
+
+def _metric(metric: Any, metric_mode: str | None, mode: str | None) -> tuple[str, Any, str]:
+    """The name, the function (None: the loss) and the direction of a metric."""
+    if metric_mode is not None and mode is not None and mode != metric_mode:
+        raise InvalidArgumentError(
+            f"metric_mode {metric_mode!r} and mode {mode!r} differ; give one"
+        )
+    given = metric_mode if metric_mode is not None else mode
+    if given not in (None, "min", "max"):
+        raise InvalidArgumentError("`mode` has to be one of ['min', 'max']")
+    if metric is None or metric in _LOSSES:
+        return metric or _LOSSES[0], None, given or "min"
+    if callable(metric):
+        if given is None:
+            raise InvalidArgumentError("You must specify `metric_mode` for your metric function")
+        return getattr(metric, "__name__", "metric"), metric, given
+    Evaluator.check_metric(metric)
+    return (
+        metric,
+        Evaluator.metrics_func[metric.lower()],
+        given or Evaluator.get_metric_mode(metric),
+    )
+
+
+def _converted(config: dict[str, Any]) -> dict[str, Any]:
+    """What names of the old API stand for: searchers of floats only had no other way."""
+    found = dict(config)
+    chosen = [key for key in config if key.startswith("bayes_feature_")]
+    if chosen:
+        found["selected_features"] = [
+            key.removeprefix("bayes_feature_") for key in chosen if config[key] >= 0.5
+        ]
+    for key, value in config.items():
+        if key == "batch_size_log":
+            found["batch_size"] = int(2**value)
+        elif key.endswith("_float"):
+            found[key.removesuffix("_float")] = int(value)
+    return found
+
+
+def _cores(resources: Any) -> int:
+    if resources is None:
+        return 1
+    cores = resources.get("cpu", 1) if isinstance(resources, dict) else None
+    if isinstance(cores, bool) or not isinstance(cores, int) or cores < 1:
+        raise InvalidArgumentError(
+            f"resources_per_trial {resources!r} is not known; give {{'cpu': number of cores}}"
+        )
+    return cores
