@@ -301,7 +301,8 @@ def main():
                                    logs_dir=sys.argv[1], name="killed")
     est.fit((x, y), epochs=3, validation_data=(x, y), metric="mse", n_sampling=8, seed=4, resume="auto",
             search_space={"lr": hp.loguniform(1e-4, 0.1), "batch_size": 64}, search_alg="tpe")
-    print([(t.config, t.state, t.reports) for t in est.trials], est.get_best_config())
+    model = est.get_best_model()
+    print([(t.config, t.state, t.reports) for t in est.trials], est.get_best_config(), model.weight.tolist())
     orca.stop_orca_context()
 main()
 """
@@ -329,6 +330,23 @@ def test_a_search_that_is_killed_goes_on(tmp_path: Path) -> None:
     process.kill()
     process.communicate(timeout=60)
     assert start("killed").communicate(timeout=180)[0] == whole
+    assert start("killed").communicate(timeout=180)[0] == whole  # Nothing is left to do.
+
+
+def test_an_interrupt_stops_a_search_which_can_go_on(tmp_path: Path) -> None:
+    script = tmp_path / "search.py"
+    script.write_text(
+        SCRIPT.replace("epochs=3", "epochs=300").replace("n_sampling=8", "n_sampling=200")
+    )
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path / "logs")], stderr=subprocess.PIPE, text=True
+    )
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "logs").glob("killed/train_func_*/result.json")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    assert "KeyboardInterrupt" in process.communicate(timeout=60)[1]
 
 
 def test_bad_calls_say_what_is_wrong(tmp_path: Path) -> None:

@@ -249,7 +249,10 @@ class _Search:
         self._best: tuple[float, int, Path] | None = None
         self._changed = threading.Condition()
         self._active = 0  # Trials that run.
+        self._is_stopped = False
         self._id = secrets.token_hex(3)[:5]
+        for trial in study.trials:  # Of a study that goes on.
+            self._take_in(trial)
 
     @property
     def best(self) -> tuple[int, Path] | None:
@@ -259,7 +262,26 @@ class _Search:
     def run(self, trials: float, parallel: int) -> None:
         """Runs until there are so many trials and none can go on."""
         with ThreadPoolExecutor(parallel, thread_name_prefix="orca-trial") as threads:
-            list(threads.map(lambda _: self._work(trials), range(parallel)))
+            workers = [threads.submit(self._work, trials) for _ in range(parallel)]
+            try:
+                for worker in workers:
+                    worker.result()
+            except BaseException:  # An interrupt, say: the epochs under way are the last ones.
+                with self._changed:
+                    self._is_stopped = True
+                    self._changed.notify_all()
+                raise
+
+    def _take_in(self, trial: Trial) -> None:
+        """What a trial of an earlier run of this study found."""
+        if trial.state not in ("finished", "pruned", "paused") or not trial.reports:
+            return
+        folders = self._folder.glob(f"train_func_*_{trial.number:05d}/best.ckpt")
+        if files := sorted(folders, key=lambda path: path.stat().st_mtime):
+            loss = min(self._loss(value) for _, value in trial.reports)
+            self._best = min(
+                (loss, trial.number, files[-1]), self._best or (math.inf, 0, files[-1])
+            )
 
     def _work(self, trials: float) -> None:
         while (trial := self._next(trials)) is not None:
@@ -275,7 +297,7 @@ class _Search:
     def _next(self, trials: float) -> Trial | None:
         """A trial to run; waits while the scheduler waits for others."""
         with self._changed:
-            while True:
+            while not self._is_stopped:
                 trial = self._ask(trials)
                 if trial is not None:
                     self._active += 1
@@ -283,9 +305,10 @@ class _Search:
                 if self._active == 0:
                     return None
                 self._changed.wait(60)
+            return None
 
     def _ask(self, trials: float) -> Trial | None:
-        if len(self._study.trials) >= trials:
+        if len(self._study) >= trials:
             return self._study.ask_again()
         try:
             return self._study.ask() if self._study.can_ask() else None
@@ -298,7 +321,8 @@ class _Search:
             if run is not None:
                 run.close()
             run = self._running[trial.number] = self._new(trial)
-        while True:
+        decision = "continue"
+        while not self._is_stopped:
             value = run.epoch()
             if not math.isfinite(value):
                 raise FailedPreconditionError(
@@ -313,6 +337,8 @@ class _Search:
                 return
             if decision == "stop" or reached:
                 break
+        else:
+            return  # It still runs, for whoever resumes the study.
         if decision != "stop":
             self._study.tell(trial, run.best)
         _log.info(
@@ -335,7 +361,7 @@ class _Search:
             self._spec, config, self._data, self._validation, self._function, self._threads, seed
         )
         step = 0
-        if trial.source is not None:
+        if trial.source in self._saved:
             made.take_over(self._saved[trial.source])
             step = trial.resumed_step
         folder = self._folder / f"train_func_{self._id}_{trial.number:05d}"

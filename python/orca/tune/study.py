@@ -425,6 +425,10 @@ class Study:
 
     # --- results
 
+    def __len__(self) -> int:
+        """How many trials there are."""
+        return int(self._native.size)
+
     @property
     def trials(self) -> list[Trial]:
         """All trials, in the order of their numbers."""
