@@ -54,10 +54,19 @@ def descriptors(pid: int | str = "self") -> int:
 
 def pss(pid: int | str = "self") -> int:
     """Bytes of memory; what processes share is divided among them."""
+    return _memory("Pss", pid)
+
+
+def anonymous(pid: int | str = "self") -> int:
+    """Bytes of memory that no file backs: others who map the same libraries, and end, change nothing in it."""
+    return _memory("Anonymous", pid)
+
+
+def _memory(kind: str, pid: int | str) -> int:
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
+        if line.startswith(f"{kind}:"):
             return int(line.split()[1]) * 1024
-    raise AssertionError("the kernel does not tell the Pss")
+    raise AssertionError(f"the kernel does not tell {kind}")
 
 
 def listeners(pids: Iterable[int]) -> set[str]:

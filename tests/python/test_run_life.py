@@ -22,13 +22,13 @@ import orca
 from orca.errors import FailedPreconditionError, InvalidArgumentError, WorkerFailedError
 from processes import (
     agent_of,
+    anonymous,
     descendants,
     descriptors,
     is_alive,
     listeners,
     memory_cgroup,
     nursery_of,
-    pss,
     wait_until,
 )
 
@@ -425,11 +425,11 @@ def test_contexts_one_after_the_other_leave_nothing() -> None:
         assert not listeners([os.getpid()])
 
     once()
-    before, memory = descriptors(), pss()
+    before, memory = descriptors(), anonymous()
     for _ in range(10):
         once()
     assert descriptors() <= before
-    assert pss() - memory < 10 << 20
+    assert anonymous() - memory < 10 << 20
 
 
 # --- the usual limits, once a fault
