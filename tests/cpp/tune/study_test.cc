@@ -211,10 +211,10 @@ TEST(StudyTest, BadCallsSayWhatIsWrong) {
   study.Ask();
   refuses([&] { study.Ask(); }, Code::kFailedPrecondition, "2 trials of the batch still run");
   study.Tell(0, 1);
-  refuses([&] { study.Tell(0, 1); }, Code::kFailedPrecondition, "trial 0 has ended already");
+  refuses([&] { study.Tell(0, 1); }, Code::kFailedPrecondition, "trial 0 is finished, not running");
   refuses([&] { study.Tell(7, 1); }, Code::kInvalidArgument, "there is no trial 7");
   study.AddReport(1, 3, 0.5);
-  refuses([&] { study.AddReport(1, 3, 0.5); }, Code::kInvalidArgument,
+  refuses([&] { study.AddReport(1, 2, 0.5); }, Code::kInvalidArgument,
           "does not come after step 3");
   refuses([] { Study(Floats(), {.search_alg = "tpee"}); }, Code::kInvalidArgument,
           "search_alg 'tpee' is not known; known: ");
