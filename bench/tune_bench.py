@@ -21,7 +21,7 @@ from orca.automl import hp
 from orca.tune import Study
 
 DIMENSIONS = 10
-# The spread of medians of a few studies; a sampler that learns nothing is worse by a factor of fifty.
+# Medians of a few studies are that far apart.
 NOT_WORSE = 1.5
 SERVE = """
 import sys, time, warnings

@@ -39,7 +39,7 @@ def table(array: np.ndarray) -> np.ndarray:
 def test_those_of_scikit_learn(name: str, of: Any, shape: tuple[int, ...]) -> None:
     truth, found = rows(shape)
     if name == "r2" and len(truth) < 2:
-        return
+        pytest.skip("of one row there is no variance")
     for joined in ("raw_values", "uniform_average"):
         expected = of(table(truth), table(found), multioutput=joined)
         value = Evaluator.evaluate(name, truth, found, multioutput=joined)

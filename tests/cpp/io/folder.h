@@ -1,9 +1,6 @@
-// A folder for one test.
+// Files of a test: their bytes, and tensors for them.
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -12,34 +9,9 @@
 #include <vector>
 
 #include "orca/io/tensor.h"
+#include "testing/folder.h"
 
 namespace orca::io {
-
-/// Removed with all that is in it.
-class TestFolder {
- public:
-  TestFolder() {
-    std::string name = ::testing::TempDir() + "orca-io-XXXXXX";
-    path_ = ::mkdtemp(name.data());
-  }
-  TestFolder(const TestFolder&) = delete;
-  TestFolder& operator=(const TestFolder&) = delete;
-  ~TestFolder() {
-    std::error_code error;
-    std::filesystem::remove_all(path_, error);
-  }
-  const std::filesystem::path& path() const { return path_; }
-
-  std::vector<std::string> names() const {
-    std::vector<std::string> found;
-    for (const auto& entry : std::filesystem::directory_iterator(path_))
-      found.push_back(entry.path().filename().string());
-    return found;
-  }
-
- private:
-  std::filesystem::path path_;
-};
 
 inline std::string ReadAll(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);

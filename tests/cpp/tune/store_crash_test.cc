@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "orca/tune/store.h"
+#include "testing/folder.h"
 #include "testing/processes.h"
 #include "testing/seed.h"
-#include "tune/folder.h"
 
 namespace orca::tune {
 namespace {

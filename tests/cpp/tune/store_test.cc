@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "orca/core/error.h"
+#include "testing/folder.h"
 #include "testing/processes.h"
 #include "testing/seed.h"
-#include "tune/folder.h"
 #include "tune/sqlite.h"
 
 namespace orca::tune {

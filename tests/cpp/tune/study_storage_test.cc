@@ -18,8 +18,8 @@
 #include "orca/core/error.h"
 #include "orca/tune/store.h"
 #include "orca/tune/study.h"
+#include "testing/folder.h"
 #include "testing/seed.h"
-#include "tune/folder.h"
 
 namespace orca::tune {
 namespace {

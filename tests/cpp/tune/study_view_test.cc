@@ -19,7 +19,7 @@
 
 #include "orca/core/error.h"
 #include "orca/tune/store.h"
-#include "tune/folder.h"
+#include "testing/folder.h"
 
 namespace orca::tune {
 namespace {

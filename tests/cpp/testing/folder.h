@@ -6,14 +6,15 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <vector>
 
-namespace orca::tune {
+namespace orca {
 
 /// Removed with all that is in it.
 class TestFolder {
  public:
   TestFolder() {
-    std::string name = ::testing::TempDir() + "orca-tune-XXXXXX";
+    std::string name = ::testing::TempDir() + "orca-test-XXXXXX";
     path_ = ::mkdtemp(name.data());
   }
   TestFolder(const TestFolder&) = delete;
@@ -24,8 +25,15 @@ class TestFolder {
   }
   const std::filesystem::path& path() const { return path_; }
 
+  std::vector<std::string> names() const {
+    std::vector<std::string> found;
+    for (const auto& entry : std::filesystem::directory_iterator(path_))
+      found.push_back(entry.path().filename().string());
+    return found;
+  }
+
  private:
   std::filesystem::path path_;
 };
 
-}  // namespace orca::tune
+}  // namespace orca
