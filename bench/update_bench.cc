@@ -1,17 +1,22 @@
-// A step of Adam by one thread, in place and to a staging area, against a pass that loads and
-// stores the same bytes and computes next to nothing, in turns.
-//   update_bench [PARAMETERS]
+// A step of Adam by one thread, in place and to a staging area, and one by two threads with a
+// gradient of each of two workers, against a pass that loads and stores the same bytes and
+// computes next to nothing, in turns.
+//   update_bench [PARAMETERS] [one | pair]
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
 #include <array>
 #include <cmath>
+#include <functional>
 #include <new>
+#include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "harness.h"
+#include "orca/learn/redo_log.h"
 #include "orca/learn/update.h"
 
 namespace {
@@ -75,13 +80,14 @@ struct Way {
   }
 };
 
-ORCA_BENCH_EVERY_CPU void AddToAll(const float* gradient, const std::array<const float*, 3>& from,
+ORCA_BENCH_EVERY_CPU void AddToAll(const float* gradient, const float* other,
+                                   const std::array<const float*, 3>& from,
                                    const std::array<float*, 3>& to, std::size_t count) {
   const auto [a, b, c] = from;
   const auto [x, y, z] = to;
 #pragma GCC ivdep
   for (std::size_t i = 0; i < count; ++i) {
-    const float value = gradient[i];
+    const float value = other == nullptr ? gradient[i] : gradient[i] + other[i];
     x[i] = a[i] + value;
     y[i] = b[i] + value;
     z[i] = c[i] + value;
@@ -103,20 +109,46 @@ void AddPastCaches(float* to, const float* a, const float* b, std::size_t count)
 #endif
 }
 
-void Move(const Way& way, const Floats& gradient, const Model& from, const Model& to,
-          std::size_t count) {
+using Gradients = std::vector<const Floats*>;
+
+/// Elements [begin, end) of all streams.
+void Move(const Way& way, const Gradients& gradients, const Model& from, const Model& to,
+          std::size_t begin, std::size_t end) {
+  const float* const first = gradients[0]->data();
+  const float* const second = gradients.size() > 1 ? gradients[1]->data() : nullptr;
   if (way.strip == 0) {
-    AddToAll(gradient.data(), {from.weights.data(), from.averages.data(), from.squares.data()},
-             {to.weights.data(), to.averages.data(), to.squares.data()}, count);
+    std::array<const float*, 3> sources{};
+    std::array<float*, 3> targets{};
+    for (std::size_t i = 0; i < 3; ++i) {
+      sources[i] = from.All()[i]->data() + begin;
+      targets[i] = to.All()[i]->data() + begin;
+    }
+    AddToAll(first + begin, second == nullptr ? nullptr : second + begin, sources, targets,
+             end - begin);
     return;
   }
-  for (std::size_t begin = 0; begin < count; begin += way.strip) {
-    const std::size_t size = std::min(way.strip, count - begin);
+  alignas(64) std::array<float, 4096> sum;
+  for (; begin < end; begin += way.strip) {
+    const std::size_t size = std::min(way.strip, end - begin);
+    const float* gradient = first + begin;
+    if (second != nullptr) {
+      Add(sum.data(), gradient, second + begin, size);
+      gradient = sum.data();
+    }
     for (std::size_t i = 0; i < 3; ++i)
       (way.streams ? AddPastCaches : Add)(to.All()[i]->data() + begin,
-                                          from.All()[i]->data() + begin, gradient.data() + begin,
-                                          size);
+                                          from.All()[i]->data() + begin, gradient, size);
   }
+}
+
+/// One thread a gradient, each with its share of the elements.
+template <typename Work>
+void OneThreadEach(std::size_t threads, std::size_t count, const Work& work) {
+  const std::size_t part = (count / threads + 15) / 16 * 16;
+  std::vector<std::jthread> others;
+  for (std::size_t i = 1; i < threads; ++i)
+    others.emplace_back([&, i] { work(i * part, std::min(count, (i + 1) * part)); });
+  work(0, std::min(count, part));
 }
 
 void Check(const Floats& floats, std::size_t count, double wanted, const char* what) {
@@ -129,21 +161,21 @@ void Check(const Floats& floats, std::size_t count, double wanted, const char* w
   }
 }
 
-/// In turns, each with fresh values.
-void Compare(const std::string& name, const Floats& gradient, const Model& from, const Model& to,
-             std::size_t count) {
+using Step = std::function<void(const orca::learn::UpdateRule&)>;
+
+/// In turns, each with fresh values: a step against moving the same bytes.
+void Compare(const std::string& name, const Gradients& gradients, const Model& from,
+             const Model& to, std::size_t count, const Step& step) {
   std::vector<Way> ways = {{}};
   for (const std::size_t strip : {128, 256, 1024, 4096})
     for (const bool streams : {false, true}) ways.push_back({.strip = strip, .streams = streams});
   const orca::learn::UpdateRule rule{.kind = orca::learn::UpdateKind::kAdam, .lr = kRate};
-  const void* const gradients[] = {gradient.data()};
-  const double factors[] = {1.0};
   std::vector<double> ours;
   std::vector<std::vector<double>> limits(ways.size());
   const auto measure = [&](auto call, double wanted, std::vector<double>* times) {
     from.Fill();
     if (&to != &from) to.Fill();
-    gradient.Fill(kGradient);
+    for (const Floats* gradient : gradients) gradient->Fill(kGradient);
     const double start = Now();
     call();
     const double seconds = Now() - start;
@@ -152,14 +184,15 @@ void Compare(const std::string& name, const Floats& gradient, const Model& from,
   };
   for (int round = -1; round < kRounds; ++round) {
     // The first step of Adam is the rate, whatever the gradient.
-    measure(
-        [&] {
-          Update(rule, orca::DType::kFloat32, gradients, factors, from.span(), to.span(), count);
-        },
-        1 - kRate, round < 0 ? nullptr : &ours);
+    measure([&] { step(rule); }, 1 - kRate, round < 0 ? nullptr : &ours);
     for (std::size_t w = 0; w < ways.size(); ++w)
-      measure([&] { Move(ways[w], gradient, from, to, count); }, 1 + double{kGradient},
-              round < 0 ? nullptr : &limits[w]);
+      measure(
+          [&] {
+            OneThreadEach(gradients.size(), count, [&](std::size_t begin, std::size_t end) {
+              Move(ways[w], gradients, from, to, begin, end);
+            });
+          },
+          1 + kGradient * static_cast<double>(gradients.size()), round < 0 ? nullptr : &limits[w]);
   }
   std::size_t best = 0;
   for (std::size_t w = 0; w < ways.size(); ++w) {
@@ -170,14 +203,60 @@ void Compare(const std::string& name, const Floats& gradient, const Model& from,
   orca::bench::Report(name, ours, limits[best]);
 }
 
+void CompareUpdate(const std::string& name, const Floats& gradient, const Model& from,
+                   const Model& to, std::size_t count) {
+  Compare(name, {&gradient}, from, to, count, [&](const orca::learn::UpdateRule& rule) {
+    const void* const gradients[] = {gradient.data()};
+    const double factors[] = {1.0};
+    Update(rule, orca::DType::kFloat32, gradients, factors, from.span(), to.span(), count);
+  });
+}
+
+/// The step of two workers as it is committed.
+void CompareCommit(const Gradients& gradients, const Model& model, std::size_t count) {
+  using orca::learn::RedoLog;
+  const RedoLog::Shape shape{.world = static_cast<int>(gradients.size()), .parts = 1};
+  const Floats block(RedoLog::BlockSize(shape) / sizeof(float) + 1);
+  block.Fill(0);
+  const auto bytes = [count](const Floats* floats) {
+    return std::as_writable_bytes(std::span(floats->data(), count));
+  };
+  RedoLog log(std::as_writable_bytes(std::span(block.data(), RedoLog::BlockSize(shape) / 4)), shape,
+              {bytes(&model.weights), bytes(&model.averages), bytes(&model.squares)});
+  orca::learn::JoinedGradient joined;
+  for (const Floats* gradient : gradients) {
+    joined.banks.push_back(bytes(gradient).data());
+    joined.factors.push_back(1.0 / static_cast<double>(gradients.size()));
+  }
+  std::uint64_t number = 0;
+  Compare("update-commit-limit", gradients, model, model, count,
+          [&](const orca::learn::UpdateRule& rule) {
+            const orca::learn::UpdatePart part{
+                .run = {.range = {.begin = 0, .end = count * sizeof(float)}},
+                .rule = rule,
+                .regions = {1, 2}};
+            ++number;
+            OneThreadEach(gradients.size(), count, [&](std::size_t begin, std::size_t) {
+              log.Update(begin == 0 ? 0 : 1, number, {}, std::span(&part, 1), joined);
+            });
+          });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::size_t count = argc > 1 ? std::strtoull(argv[1], nullptr, 10) / 16 * 16 : 25'000'000;
+  const std::string which = argc > 2 ? argv[2] : "";
   const Floats gradient(count);
   const Model model(count);
-  const Model staged(count);
-  Compare("update-limit", gradient, model, model, count);
-  Compare("update-staged-limit", gradient, model, staged, count);
+  if (which != "pair") {
+    const Model staged(count);
+    CompareUpdate("update-limit", gradient, model, model, count);
+    CompareUpdate("update-staged-limit", gradient, model, staged, count);
+  }
+  if (which != "one") {
+    const Floats other(count);
+    CompareCommit({&gradient, &other}, model, count);
+  }
   return 0;
 }
