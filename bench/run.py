@@ -116,6 +116,7 @@ GOALS = {
         0.9,
     ),
     "update-staged-limit": ("... to a staging area", 0.85),
+    "update-commit-limit": ("... as it is committed, by two threads with two gradients", 0.9),
     "update-fused": ("... from Python, against torch.optim.Adam(fused=True)", 0.9),
     "update-torch": ("... against torch.optim.Adam", 5),
     "step-fused": (
