@@ -69,6 +69,55 @@ def test_columns_have_one_type_in_all_parts(tmp_path: Path) -> None:
     assert np.isnan(whole(found)["gap"].iloc[40])
 
 
+LARGE = [
+    [2**63],
+    [2**64 - 1, 0, 7],
+    [1, *range(2**63 - 30, 2**63 + 30)],
+    [-1, *range(40), 2**63],
+    [2**63, *range(40), -1],
+    [2**64],
+    [-(2**63) - 1],
+    [2**64, *range(40)],
+    [*range(40), -1, -(2**70)],
+    [-1, *range(40), 10**75],
+    [*range(40), -(10**400)],
+    [2**64, "", *range(40)],
+    [*range(40), 2**63, 1.5],
+    [2**63, *range(40), 1e20],
+    [1.5, *range(40), 2**64],
+    ["x", *range(40), 2**64],
+]
+
+
+@pytest.mark.usefixtures("_small_chunks")
+@pytest.mark.parametrize("in_parts", [False, True])
+@pytest.mark.parametrize("values", LARGE, ids=str)
+def test_whole_numbers_beyond_an_int64_are_those_of_pandas(
+    values: list[Any], in_parts: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if not in_parts:
+        monkeypatch.setattr(readers, "_CHUNK", 1 << 20)
+    path = str(tmp_path / "a.csv")
+    (tmp_path / "a.csv").write_text("a,b\n" + "".join(f"{value},1\n" for value in values))
+    found = read_csv(path)
+    assert (found.num_partitions() > 2) == (in_parts and len(values) > 3)
+    expected = pd.read_csv(path, low_memory=False)
+    pd.testing.assert_frame_equal(whole(found), expected)
+    assert list(map(type, whole(found)["a"])) == list(map(type, expected["a"]))
+
+
+@pytest.mark.usefixtures("_small_chunks")
+@pytest.mark.parametrize("first", [[2**63, ""], ["", *range(40), 2**63], [2**63, *range(40), ""]])
+def test_where_one_is_missing_whole_numbers_beyond_an_int64_are_texts(
+    first: list[Any], tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text("a,b\n" + "".join(f"{value},1\n" for value in first))
+    found = whole(read_csv(str(tmp_path / "a.csv")))["a"]
+    assert found.dtype == "str"
+    assert found.fillna("").tolist() == list(map(str, first))
+    assert found.isna().sum() == 1  # pandas has "" there.
+
+
 def test_folders_patterns_and_lists_are_read_in_order(tmp_path: Path) -> None:
     frames = [table(5, seed) for seed in range(3)]
     for i, frame in enumerate(frames):
