@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 
 import orca
-from orca.data import readers
+from orca.data import readers, records
 from orca.data.pandas import read_csv, read_json, read_parquet
-from orca.errors import InvalidArgumentError
+from orca.errors import InvalidArgumentError, UnavailableError
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -370,6 +370,19 @@ def test_compressed_files_are_one_piece(suffix: str, tmp_path: Path) -> None:
     else:
         pd.DataFrame({"a": [1], "b": [2]}).to_csv(tmp_path / f"a.csv{suffix}", index=False)
     assert whole(read_csv(str(tmp_path / f"a.csv{suffix}"))).to_dict("list") == {"a": [1], "b": [2]}
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("a.csv.gz", "unpack the file"), ("a.csv", "do not end")]
+)
+def test_more_than_arrow_takes_at_once_is_named(
+    name: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "_MOST", 9)
+    message = f"^{name}: 10 bytes are to be read at once, and 9 can be; .*{remedy}"
+    for text in (records.CsvText(",", '"', None, None, False), records.JsonText()):
+        with pytest.raises(UnavailableError, match=message):
+            text.table(records.Piece(name, 0, 10), b'{"a": 12}\n', {})
 
 
 @pytest.mark.usefixtures("_small_chunks")

@@ -43,6 +43,7 @@ MISSING = (
 
 MARK = b"\xef\xbb\xbf"  # Some editors begin UTF-8 with it.
 _BLOCK = 1 << 20
+_MOST = (1 << 31) - 2  # Bytes that Arrow's readers take at once.
 _WHOLE = re.compile("-?[0-9]+")
 _DIGITS = 4300  # Of the longest number that Python reads.
 _STRAY = 64  # Quotes in the middle of fields, above which fields are looked at one by one.
@@ -246,6 +247,7 @@ class CsvText(Text):
 
     def table(self, piece: Piece, data: bytes, types: dict[str, Any]) -> Any:
         """A table of all records."""
+        _check_size(piece, data)
         pyarrow, reader = arrow(), arrow("csv")
         data = self._plain(data) if piece.begin == 0 or self.comment is not None else data
         skips = int(self.has_header and piece.begin == 0)
@@ -489,6 +491,16 @@ class CsvText(Text):
         return UnavailableError(f"{piece.path}: {text}")
 
 
+def _check_size(piece: Piece, data: bytes) -> None:
+    if len(data) > _MOST:
+        remedy = (
+            "unpack the file" if piece.is_packed else "look for a line or quotes that do not end"
+        )
+        raise UnavailableError(
+            f"{piece.path}: {len(data)} bytes are to be read at once, and {_MOST} can be; {remedy}"
+        )
+
+
 def _whole_type(texts: list[str | None]) -> Any:
     """The type that whole numbers have, as pandas has it; None if they are not all whole."""
     numbers = [text.strip() for text in texts if text is not None]
@@ -542,6 +554,7 @@ class JsonText(Text):
 
     def table(self, piece: Piece, data: bytes, types: dict[str, Any]) -> Any:
         """A table of all objects."""
+        _check_size(piece, data)
         pyarrow, reader = arrow(), arrow("json")
         data = data.removeprefix(MARK) if piece.begin == 0 else data
         if not data or data.isspace():
