@@ -7,7 +7,9 @@ VectorAssembler or ``array`` gives) and as 32 columns; against ``toPandas`` with
 TorchDistributor hands to a training function, once around; and against the same columns into Python processes that only count
 the rows. ``predict``: a column of predictions for 1 M rows, summed by
 Spark; against a ``pandas_udf`` that calls the same model on the whole batch, and against an ``arrow_udf`` that gives ones; each side
-has a Spark of its own. ``start``: from ``init_orca_context`` to the
+has a Spark of its own. What only counts, and what gives ones, is compared with the peers as well: Spark's own way to Python
+and back allows no more. Each comparison is also made of the CPU time of all processes, which a busy machine changes less.
+``start``: from ``init_orca_context`` to the
 first result of Spark, against a session of Spark and its first result. Every side checks what it got. Lines that
 begin with RESULT are read by bench/run.py.
 """
@@ -23,9 +25,9 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from runtime_bench import report
@@ -50,6 +52,44 @@ assert session.sparkContext.parallelize(range(10), 2).sum() == 45
 print(time.perf_counter() - begin)
 session.stop()
 """
+
+
+def cpu_seconds() -> float:
+    """What this process, and all that it has started and that live, have used of the cores."""
+    parents, used = {}, {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # It has ended meanwhile.
+            fields = file.read_text().rpartition(")")[2].split()
+            parents[int(file.parent.name)] = int(fields[1])
+            used[int(file.parent.name)] = sum(map(int, fields[11:15]))
+
+    def is_ours(pid: int) -> bool:
+        while pid > 1 and pid != os.getpid():
+            pid = parents.get(pid, 0)
+        return pid == os.getpid()
+
+    return sum(used[pid] for pid in used if is_ours(pid)) / os.sysconf("SC_CLK_TCK")
+
+
+class Turn(NamedTuple):
+    """What a side took, once."""
+
+    seconds: float
+    cpu: float
+
+    @staticmethod
+    def of(work: Callable[[], Any]) -> tuple[Turn, Any]:
+        """And what it made."""
+        cpu, begin = cpu_seconds(), time.perf_counter()
+        made = work()
+        seconds = time.perf_counter() - begin
+        return Turn(seconds, cpu_seconds() - cpu), made
+
+
+def compare(name: str, ours: list[Turn], peer: list[Turn]) -> None:
+    """Two comparisons: of the time on the wall, and of that of the cores."""
+    report(name, [turn.seconds for turn in ours], [turn.seconds for turn in peer])
+    report(f"{name}-cpu", [turn.cpu for turn in ours], [turn.cpu for turn in peer])
 
 
 def session() -> Any:
@@ -105,32 +145,30 @@ def bench_frames() -> None:
         assert all(tensor.dtype == torch.float32 for tensor in tensors)
         assert found == expected, (found, expected)
 
-    def ours(frame: Any, features: list[str]) -> float:
-        begin = time.perf_counter()
-        views = [shard.view("torch")["x"] for shard in frames.pull(frame, features)]
-        seconds = time.perf_counter() - begin
+    def ours(frame: Any, features: list[str]) -> Turn:
+        turn, views = Turn.of(
+            lambda: [shard.view("torch")["x"] for shard in frames.pull(frame, features)]
+        )
         check([tensor for view in views for tensor in (view if isinstance(view, list) else [view])])
-        return seconds
+        return turn
 
-    def pandas(frame: Any, features: list[str]) -> float:
-        begin = time.perf_counter()
-        found = frame.toPandas()
-        if len(features) == 1:
-            tensor = torch.from_numpy(np.stack(found["x"].to_numpy()))
-        else:
-            tensor = torch.from_numpy(found.to_numpy())
-        seconds = time.perf_counter() - begin
+    def pandas(frame: Any, features: list[str]) -> Turn:
+        def to_tensor() -> torch.Tensor:
+            found = frame.toPandas()
+            if len(features) == 1:
+                return torch.from_numpy(np.stack(found["x"].to_numpy()))
+            return torch.from_numpy(found.to_numpy())
+
+        turn, tensor = Turn.of(to_tensor)
         check([tensor])
-        return seconds
+        return turn
 
-    def limit(frame: Any, features: list[str]) -> float:
+    def limit(frame: Any, features: list[str]) -> Turn:
         """The same columns into Spark's Python processes, which count the rows."""
-        begin = time.perf_counter()
         selected = frame.select(*frames._selected(features, frames._groups(frame, features)))
-        found = selected.mapInArrow(count, "rows long").collect()
-        seconds = time.perf_counter() - begin
+        turn, found = Turn.of(lambda: selected.mapInArrow(count, "rows long").collect())
         assert sum(row[0] for row in found) == ROWS
-        return seconds
+        return turn
 
     def count(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow
@@ -139,17 +177,16 @@ def bench_frames() -> None:
 
     with orca.init_orca_context(cores=2):
         for name, frame, features in (("array", arrays, ["x"]), ("columns", columns, names)):
-            mine, theirs, least = [], [], []
-            for turn in range(-2, ROUNDS):
-                times = ours(frame, features), pandas(frame, features), limit(frame, features)
-                if turn >= 0:
-                    mine.append(times[0])
-                    theirs.append(times[1])
-                    least.append(times[2])
-            report(f"frame-pandas/{name}", mine, theirs)
-            report(f"frame-{name}-limit", mine, least)
+            turns = [
+                (ours(frame, features), pandas(frame, features), limit(frame, features))
+                for _ in range(2 + ROUNDS)
+            ]
+            mine, theirs, least = map(list, zip(*turns[2:], strict=True))  # Java is warm.
+            compare(f"frame-pandas/{name}", mine, theirs)
+            compare(f"frame-{name}-limit", mine, least)
+            compare(f"frame-{name}-bound", least, theirs)
             if name == "array":
-                report("frame-distributor", mine[-1:], [distributor(frame, expected)])
+                report("frame-distributor", [mine[-1].seconds], [distributor(frame, expected)])
     spark.stop()
 
 
@@ -209,9 +246,8 @@ def predict_side(side: str) -> None:
 
     def answer(make: Any) -> None:
         for _ in sys.stdin:
-            begin = time.perf_counter()
-            (found,) = make().agg(functions.sum("prediction")).collect()
-            print("TURN", time.perf_counter() - begin, found[0], flush=True)
+            turn, (found,) = Turn.of(lambda: make().agg(functions.sum("prediction")).collect())
+            print("TURN", *turn, found[0], flush=True)
 
     if side == "ours":
         with orca.init_orca_context(cores=2):
@@ -273,7 +309,7 @@ def arrow_udf(spark: Any, model: Any) -> Any:
 
 
 def bench_predict() -> None:
-    times: dict[str, list[float]] = {"ours": [], "udf": [], "arrow": [], "limit": []}
+    turns: dict[str, list[Turn]] = {"ours": [], "udf": [], "arrow": [], "limit": []}
     with contextlib.ExitStack() as stack:
         # What one side imports into Spark's processes is no burden to the other.
         programs = {
@@ -285,7 +321,7 @@ def bench_predict() -> None:
                     text=True,
                 )
             )
-            for side in times
+            for side in turns
         }
         for turn in range(-5, ROUNDS):  # Java compiles what runs often.
             sums = {}
@@ -294,15 +330,16 @@ def bench_predict() -> None:
                 assert program.stdout is not None
                 print(file=program.stdin, flush=True)
                 line = next(line for line in program.stdout if line.startswith("TURN"))
-                _, seconds, sums[side] = line.split()
+                _, seconds, cpu, sums[side] = line.split()
                 if turn >= 0:
-                    times[side].append(float(seconds))
+                    turns[side].append(Turn(float(seconds), float(cpu)))
             ours, theirs = float(sums["ours"]), float(sums["udf"])
             assert abs(ours - theirs) < 1e-5 * abs(theirs), (ours, theirs)
             assert float(sums["limit"]) == 1_000_000
-    report("frame-predict", times["ours"], times["udf"])
-    report("frame-predict-arrow", times["ours"], times["arrow"])
-    report("frame-predict-limit", times["ours"], times["limit"])
+    compare("frame-predict", turns["ours"], turns["udf"])
+    compare("frame-predict-arrow", turns["ours"], turns["arrow"])
+    compare("frame-predict-limit", turns["ours"], turns["limit"])
+    compare("frame-predict-bound", turns["limit"], turns["udf"])
 
 
 def bench_start() -> None:

@@ -492,7 +492,8 @@ void BindData(nb::module_& m) {
       .value("INT64", data::CsvKind::kInt64)
       .value("FLOAT64", data::CsvKind::kFloat64)
       .value("BOOL", data::CsvKind::kBool)
-      .value("STRING", data::CsvKind::kString);
+      .value("STRING", data::CsvKind::kString)
+      .value("UINT64", data::CsvKind::kUInt64);
   nb::class_<data::CsvTable>(m, "CsvTable")
       .def_prop_ro("rows", &data::CsvTable::rows)
       .def_prop_ro("kinds", &data::CsvTable::kinds)

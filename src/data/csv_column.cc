@@ -182,7 +182,10 @@ void CsvValues::Begin(CsvKind kind) {
 void CsvValues::ToFloat() {
   for (std::size_t i = 0; i < rows_; ++i) {
     std::int64_t& number = numbers_.data()[i];
-    number = std::bit_cast<std::int64_t>(static_cast<double>(number));
+    const double value = kind_ == CsvKind::kUInt64
+                             ? static_cast<double>(static_cast<std::uint64_t>(number))
+                             : static_cast<double>(number);
+    number = std::bit_cast<std::int64_t>(value);
   }
   for (const std::size_t row : gaps_) numbers_.data()[row] = kNaN;
   gaps_.clear();
@@ -197,6 +200,7 @@ void CsvValues::Add(const CsvRecords& records, std::size_t expected) {
   while (row < records.rows && !is_behind()) {
     switch (kind_) {
       case CsvKind::kInt64:
+      case CsvKind::kUInt64:
       case CsvKind::kFloat64:
         row = AddNumbers(records, row);
         break;
@@ -254,6 +258,8 @@ std::size_t CsvValues::AddUndecided(const CsvRecords& records, std::size_t row) 
   double number = 0;
   if (ParseCsvInt(found.text, found.size, whole)) {
     Begin(CsvKind::kInt64);
+  } else if (IsCsvWhole(found.text, found.size)) {
+    ToUnsigned(found);
   } else if (ParseCsvFloat(found.text, found.size, number)) {
     Begin(CsvKind::kFloat64);
   } else if (wording_.yes.Has(found.text, found.size) || wording_.no.Has(found.text, found.size)) {
@@ -268,8 +274,13 @@ std::size_t CsvValues::AddUndecided(const CsvRecords& records, std::size_t row) 
 // `field` is not of the kind that the values before it are.
 void CsvValues::Loosen(Field field) {
   if (is_given_) RefuseCsv(name_, "a value does not fit the type that is wanted");
+  const bool is_whole = kind_ == CsvKind::kInt64 || kind_ == CsvKind::kUInt64;
   double number = 0;
-  if (kind_ != CsvKind::kInt64 || !ParseCsvFloat(field.text, field.size, number)) {
+  if (is_whole && IsCsvWhole(field.text, field.size)) {
+    ToUnsigned(field);
+  } else if (kind_ == CsvKind::kUInt64 && IsMissing(field)) {
+    RefuseCsv(name_, "a number is missing, and another one is beyond an int64");
+  } else if (!is_whole || !ParseCsvFloat(field.text, field.size, number)) {
     behind_ = CsvKind::kString;
     is_text_ = wording_.IsText({field.text, field.size});
   } else if (has_minus_zero_) {
@@ -277,6 +288,18 @@ void CsvValues::Loosen(Field field) {
   } else {
     ToFloat();
   }
+}
+
+// `field` is a whole number that an int64 does not have, or has as the only one of the column.
+void CsvValues::ToUnsigned(Field field) {
+  std::uint64_t number = 0;
+  const bool has_negative =
+      has_minus_zero_ ||
+      (kind_ == CsvKind::kInt64 && std::any_of(numbers_.data(), numbers_.data() + rows_,
+                                               [](std::int64_t before) { return before < 0; }));
+  if (missing_ > 0 || has_negative || !ParseCsvUInt(field.text, field.size, number))
+    RefuseCsv(name_, "its whole numbers do not fit into one type of 64 bits");
+  kind_ = CsvKind::kUInt64;  // Those before have the same bits.
 }
 
 // One that is missing, long or written in another way.
@@ -291,6 +314,12 @@ bool CsvValues::AddNumber(Field field, std::size_t row) {
     out = std::bit_cast<std::int64_t>(number);
     return true;
   }
+  if (kind_ == CsvKind::kUInt64) {
+    std::uint64_t whole = 0;
+    const bool fits = ParseCsvUInt(field.text, field.size, whole);
+    out = static_cast<std::int64_t>(whole);
+    return fits;
+  }
   if (!IsMissing(field)) return false;
   ++missing_;
   out = kNaN;
@@ -302,6 +331,16 @@ bool CsvValues::AddNumber(Field field, std::size_t row) {
 }
 
 std::size_t CsvValues::AddNumbers(const CsvRecords& records, std::size_t row) {
+  if (kind_ == CsvKind::kUInt64) {  // Mostly too long for kernels.
+    Field wrong{};
+    const std::size_t done = Each(records, row, records.rows, [&](std::size_t r, Field field) {
+      wrong = field;
+      return AddNumber(field, rows_ + r - row);
+    });
+    rows_ += done - row;
+    if (done < records.rows) Loosen(wrong);
+    return done;
+  }
   const CsvKernels& kernels = FindCsvKernels();
   const CsvNumbersFunction convert = kind_ == CsvKind::kInt64 ? kernels.ints : kernels.floats;
   CsvDigits digits;
@@ -420,11 +459,12 @@ void CsvValues::Finish() {
       RefuseCsv(name_, "a number is missing, and another one is beyond what a float64 has");
   }
   ToFloat();
+  has_gaps_ = true;
 }
 
 ColumnSpec CsvValues::spec() const {
   ColumnSpec spec{.name = name_, .dtype = DType::kFloat64};
-  if (kind_ == CsvKind::kInt64) spec.dtype = DType::kInt64;
+  if (kind_ == CsvKind::kInt64 || kind_ == CsvKind::kUInt64) spec.dtype = DType::kInt64;
   if (kind_ == CsvKind::kBool) spec.dtype = DType::kBool;
   if (kind_ == CsvKind::kString)
     spec = {.name = name_, .dtype = ColumnSpec{}.dtype, .kind = ColumnKind::kString};

@@ -125,7 +125,7 @@ class CsvValues {
   void Finish();
 
   const std::string& name() const { return name_; }
-  CsvKind kind() const { return kind_; }
+  CsvKind kind() const { return has_gaps_ ? CsvKind::kInt64 : kind_; }
   std::uint64_t missing() const { return missing_; }
   ColumnSpec spec() const;
   Column column() const;
@@ -143,6 +143,7 @@ class CsvValues {
 
   bool IsMissing(Field field) const { return wording_.missing.Has(field.text, field.size); }
   void Loosen(Field field);
+  void ToUnsigned(Field field);
   void Begin(CsvKind kind);
   void ToFloat();
   std::size_t AddUndecided(const CsvRecords& records, std::size_t row);
@@ -162,6 +163,7 @@ class CsvValues {
   std::size_t rows_ = 0;
   std::uint64_t missing_ = 0;
   bool has_minus_zero_ = false;      // among whole numbers, which have none
+  bool has_gaps_ = false;            // of whole numbers, which are float64s then
   bool is_text_ = false;             // a value that can be nothing else was seen
   CsvBuffer<std::int64_t> numbers_;  // int64s, bits of float64s, or offsets of strings
   CsvBuffer<char> bytes_;            // of strings and booleans

@@ -151,6 +151,21 @@ inline double Quotient(std::uint64_t number, std::size_t decimals, bool negative
   return true;
 }
 
+/// Whether it is a whole number, of any size.
+inline bool IsCsvWhole(const char* text, std::size_t size) {
+  const std::size_t sign = size > 0 && *text == '-' ? 1 : 0;
+  if (size == sign) return false;
+  for (std::size_t i = sign; i < size; ++i)
+    if (text[i] < '0' || text[i] > '9') return false;
+  return true;
+}
+
+/// A whole number from 0 to 2^64 - 1.
+inline bool ParseCsvUInt(const char* text, std::size_t size, std::uint64_t& value) {
+  const auto [end, error] = std::from_chars(text, text + size, value);
+  return error == std::errc() && end == text + size;
+}
+
 /// A decimal number, with an exponent or without, as the nearest float64. False for one beyond the
 /// largest or below the smallest. Reads up to kCsvSlack bytes behind it.
 [[gnu::always_inline]] inline bool ParseCsvFloat(const char* text, std::size_t size,

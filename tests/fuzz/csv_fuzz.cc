@@ -39,7 +39,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   orca::FuzzInput input(data, size);
   std::vector<orca::data::CsvColumn> columns(1 + input.TakeByte() % 4);
   for (auto& column : columns) {
-    column = {"c", static_cast<CsvKind>(input.TakeByte() % 7)};
+    column = {"c", static_cast<CsvKind>(input.TakeByte() % 8)};
     if (column.kind == CsvKind::kMissing) column.kind = CsvKind::kInferred;
   }
   orca::data::CsvDialect dialect{.has_quote = input.TakeByte() % 4 != 0, .missing = {"", "NA"}};

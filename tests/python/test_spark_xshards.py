@@ -387,6 +387,15 @@ def test_rows_of_large_frames_keep_their_order(spark: Any) -> None:
     assert found == list(range(50_000))
 
 
+def test_whole_numbers_beyond_64_bits_are_decimals(spark: Any) -> None:
+    values = [[1, -5], [2**63, float("nan")], [2**64, 10**38 - 1]]
+    frames = [pd.DataFrame({"a": pd.Series(v, dtype=object), "b": "x"}) for v in values]
+    found = SparkXShards([[frame] for frame in frames]).to_spark_df()
+    assert found.schema["a"].dataType.simpleString() == "decimal(38,0)"
+    expected = [None if v != v else decimal.Decimal(v) for part in values for v in part]
+    assert [row.a for row in found.collect()] == expected
+
+
 def test_columns_have_the_type_that_fits_all_partitions(spark: Any) -> None:
     parts = [
         [pd.DataFrame({"a": [1], "b": [None], "c.d": [1]})],

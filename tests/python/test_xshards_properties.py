@@ -123,7 +123,7 @@ def same_rows(found: pd.DataFrame, expected: pd.DataFrame) -> None:
 @st.composite
 def csv_frames(draw: Any) -> pd.DataFrame:
     rows = draw(st.integers(0, 15))
-    kinds = draw(st.lists(st.sampled_from("itfbgn"), min_size=1, max_size=4))
+    kinds = draw(st.lists(st.sampled_from("itfbgnul"), min_size=1, max_size=4))
     cells = {
         "i": INTS,
         "t": TEXTS,
@@ -131,6 +131,8 @@ def csv_frames(draw: Any) -> pd.DataFrame:
         "b": st.booleans(),
         "g": st.one_of(st.none(), INTS),
         "n": st.one_of(st.none(), st.booleans()),
+        "u": st.integers(0, 2**64 - 1),
+        "l": st.integers(2**62, 2**70),
     }
     names = draw(st.lists(TEXTS, min_size=len(kinds), max_size=len(kinds), unique=True))
     return pd.DataFrame(

@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 
 import orca
-from orca.data import readers
+from orca.data import readers, records
 from orca.data.pandas import read_csv, read_json, read_parquet
-from orca.errors import InvalidArgumentError
+from orca.errors import InvalidArgumentError, UnavailableError
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -67,6 +67,55 @@ def test_columns_have_one_type_in_all_parts(tmp_path: Path) -> None:
     assert kinds == {("int64", "float64", "str", "float64")}
     assert whole(found)["text"].iloc[-1] == "0012"
     assert np.isnan(whole(found)["gap"].iloc[40])
+
+
+LARGE = [
+    [2**63],
+    [2**64 - 1, 0, 7],
+    [1, *range(2**63 - 30, 2**63 + 30)],
+    [-1, *range(40), 2**63],
+    [2**63, *range(40), -1],
+    [2**64],
+    [-(2**63) - 1],
+    [2**64, *range(40)],
+    [*range(40), -1, -(2**70)],
+    [-1, *range(40), 10**75],
+    [*range(40), -(10**400)],
+    [2**64, "", *range(40)],
+    [*range(40), 2**63, 1.5],
+    [2**63, *range(40), 1e20],
+    [1.5, *range(40), 2**64],
+    ["x", *range(40), 2**64],
+]
+
+
+@pytest.mark.usefixtures("_small_chunks")
+@pytest.mark.parametrize("in_parts", [False, True])
+@pytest.mark.parametrize("values", LARGE, ids=str)
+def test_whole_numbers_beyond_an_int64_are_those_of_pandas(
+    values: list[Any], in_parts: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if not in_parts:
+        monkeypatch.setattr(readers, "_CHUNK", 1 << 20)
+    path = str(tmp_path / "a.csv")
+    (tmp_path / "a.csv").write_text("a,b\n" + "".join(f"{value},1\n" for value in values))
+    found = read_csv(path)
+    assert (found.num_partitions() > 2) == (in_parts and len(values) > 3)
+    expected = pd.read_csv(path, low_memory=False)
+    pd.testing.assert_frame_equal(whole(found), expected)
+    assert list(map(type, whole(found)["a"])) == list(map(type, expected["a"]))
+
+
+@pytest.mark.usefixtures("_small_chunks")
+@pytest.mark.parametrize("first", [[2**63, ""], ["", *range(40), 2**63], [2**63, *range(40), ""]])
+def test_where_one_is_missing_whole_numbers_beyond_an_int64_are_texts(
+    first: list[Any], tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text("a,b\n" + "".join(f"{value},1\n" for value in first))
+    found = whole(read_csv(str(tmp_path / "a.csv")))["a"]
+    assert found.dtype == "str"
+    assert found.fillna("").tolist() == list(map(str, first))
+    assert found.isna().sum() == 1  # pandas has "" there.
 
 
 def test_folders_patterns_and_lists_are_read_in_order(tmp_path: Path) -> None:
@@ -321,6 +370,19 @@ def test_compressed_files_are_one_piece(suffix: str, tmp_path: Path) -> None:
     else:
         pd.DataFrame({"a": [1], "b": [2]}).to_csv(tmp_path / f"a.csv{suffix}", index=False)
     assert whole(read_csv(str(tmp_path / f"a.csv{suffix}"))).to_dict("list") == {"a": [1], "b": [2]}
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"), [("a.csv.gz", "unpack the file"), ("a.csv", "do not end")]
+)
+def test_more_than_arrow_takes_at_once_is_named(
+    name: str, remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "_MOST", 9)
+    message = f"^{name}: 10 bytes are to be read at once, and 9 can be; .*{remedy}"
+    for text in (records.CsvText(",", '"', None, None, False), records.JsonText()):
+        with pytest.raises(UnavailableError, match=message):
+            text.table(records.Piece(name, 0, 10), b'{"a": 12}\n', {})
 
 
 @pytest.mark.usefixtures("_small_chunks")

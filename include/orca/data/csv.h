@@ -34,6 +34,7 @@ enum class CsvKind : std::uint8_t {
   kFloat64 = 4,
   kBool = 5,
   kString = 6,
+  kUInt64 = 7,  ///< Whole numbers from 0 on, some of 2^63 and more; their bits are int64s.
 };
 
 /// A column of the text.
@@ -50,7 +51,8 @@ class ORCA_API CsvTable {
   /// What the columns hold, as a shard has it: `Shard::Put` takes them as they are.
   virtual const std::vector<ColumnSpec>& specs() const = 0;
   virtual const std::vector<Column>& columns() const = 0;
-  /// What the values were found to be. Whole numbers of which some are missing are kFloat64.
+  /// What the values were found to be. Whole numbers of which some are missing are kInt64, in a
+  /// column of float64.
   virtual const std::vector<CsvKind>& kinds() const = 0;
   /// How many values each column misses: NaN among numbers, without a validity bit among strings.
   virtual const std::vector<std::uint64_t>& missing() const = 0;
@@ -70,8 +72,9 @@ class ORCA_API CsvMemory {
 /// It reads what is plain, and reads that fast. Throws kUnavailable, naming the reason, where a
 /// slower reader may know more: records with other numbers of fields, quotes within fields, a
 /// carriage return alone, texts that may be dates, booleans of which some are missing, whole
-/// numbers beyond 2^53 of which some are missing, bytes that are not UTF-8, values that do not fit
-/// the kind that is wanted, no records, 2 GiB and more. Throws kInvalidArgument for a dialect that
+/// numbers beyond 2^53 of which some are missing, whole numbers that no type of 64 bits has
+/// together, bytes that are not UTF-8, values that do not fit the kind that is wanted, no records,
+/// 2 GiB and more. Throws kInvalidArgument for a dialect that
 /// contradicts itself.
 ORCA_API std::shared_ptr<const CsvTable> ParseCsv(
     std::span<const std::byte> text, const CsvDialect& dialect, std::span<const CsvColumn> columns,

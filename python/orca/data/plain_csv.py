@@ -18,6 +18,7 @@ _KINDS = {
     "double": _core.CsvKind.FLOAT64,
     "bool": _core.CsvKind.BOOL,
     "string": _core.CsvKind.STRING,
+    "uint64": _core.CsvKind.UINT64,
 }
 _NAMES = {
     _core.CsvKind.MISSING: "null",
@@ -25,6 +26,7 @@ _NAMES = {
     _core.CsvKind.FLOAT64: "float64",
     _core.CsvKind.BOOL: "bool_",
     _core.CsvKind.STRING: "string",
+    _core.CsvKind.UINT64: "uint64",
 }
 
 
@@ -69,6 +71,10 @@ def read_plain(
         return None
     pyarrow = arrow()
     table = pyarrow.Table.from_batches([pyarrow.record_batch(found)])
+    for i, kind in enumerate(found.kinds):
+        if kind == _core.CsvKind.UINT64:
+            (bits,) = table.column(i).chunks
+            table = table.set_column(i, table.field(i).name, bits.view(pyarrow.uint64()))
     kinds = {
         name: (types.get(name) or getattr(pyarrow, _NAMES[kind])(), missing > 0)
         for name, kind, missing in zip(table.column_names, found.kinds, found.missing, strict=True)

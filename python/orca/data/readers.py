@@ -27,7 +27,7 @@ from orca.context import current_context
 from orca.data.cells import Cell
 from orca.data.file import where
 from orca.data.plain_csv import read_plain
-from orca.data.records import CsvText, JsonText, Piece, Text, arrow, common, open_file
+from orca.data.records import CsvText, JsonText, Piece, Text, arrow, common, large_whole, open_file
 from orca.data.xshards import SparkXShards, bind_root, on_workers
 from orca.errors import InvalidArgumentError, UnavailableError
 from orca.generations import ORCA, Generation
@@ -286,6 +286,7 @@ def _consistent(
         if part.error is not None:
             raise part.error
     types, loose = _common_types(found, given)
+    types |= _texts_of_signs(found, cut, text, types, given)
     names = list(types)
     different = [
         i
@@ -305,10 +306,10 @@ def _consistent(
 
 
 def _differs(found: Any, misses: bool, wanted: Any) -> bool:
-    """Whether a frame has another dtype; one whose values are all missing has that of numbers."""
+    """Whether a frame has another dtype; where values are missing, whole numbers or all, it has float64."""
     types = arrow("types")
-    is_same = misses and types.is_null(found) and types.is_float64(wanted)
-    return bool(found != wanted and not is_same)
+    is_float = misses and (types.is_null(found) or types.is_integer(found))
+    return bool(found != wanted and not (is_float and types.is_float64(wanted)))
 
 
 def _read_again(found: list[_Part], pieces: list[Piece], which: list[int], work: Any) -> None:
@@ -347,13 +348,44 @@ def _common_types(
         types[name] = given.get(name) or common([kind for kind, _ in seen])
         is_narrow = kinds.is_integer(types[name]) or kinds.is_null(types[name])
         if name not in given and misses and is_narrow:
-            types[name] = pyarrow.float64()
+            # As pandas has it, which keeps all digits of the largest ones.
+            is_large = kinds.is_uint64(types[name])
+            types[name] = pyarrow.string() if is_large else pyarrow.float64()
     loose = {
         name
         for name, kind in types.items()
         if kinds.is_boolean(kind) and any(p.rows and p.kinds.get(name, (0, True))[1] for p in found)
     }
     return types, frozenset(loose)
+
+
+def _texts_of_signs(
+    found: list[_Part], pieces: list[Piece], text: Text, types: dict[str, Any], given: Any
+) -> dict[str, Any]:
+    """Columns that have numbers beyond an int64 in one piece, and in another one some below 0: texts, as in pandas."""
+    if not isinstance(text, CsvText):  # The others have no such numbers.
+        return {}
+    pyarrow = arrow()
+    large = [n for n, kind in types.items() if n not in given and kind == pyarrow.uint64()]
+    parts = [
+        [piece, name]
+        for part, piece in zip(found, pieces, strict=True)
+        for name in large
+        if name in part.kinds and part.kinds[name][0] == pyarrow.int64()
+    ]
+    signs = on_workers(parts, functools.partial(_has_signs, text=text), keep=False)
+    names = [name for (_, name), has_signs in zip(parts, signs, strict=True) if has_signs]
+    return dict.fromkeys(names, pyarrow.string())
+
+
+def _has_signs(values: list[Any], text: CsvText) -> bool:
+    """Whether a column of whole numbers has some below 0."""
+    piece, name = values
+    data, _ = _whole_records(piece, text, *piece.lines())
+    types = {name: arrow().int64()}
+    (column,) = replace(text, wanted=(name,)).table(piece, data, types).columns
+    least = arrow("compute").min(column).as_py()
+    return least is not None and least < 0
 
 
 def _parsed(
@@ -398,6 +430,7 @@ def _to_frame(table: Any, given: dict[str, Any], loose: frozenset[str]) -> tuple
     if given and set(given) >= set(table.column_names):
         table = table.select([name for name in given if name in table.column_names])
     kinds, fields, objects = {}, [], []
+    wholes = [field.name for field in table.schema if field.type == large_whole()]
     for field, column in zip(table.schema, table.columns, strict=True):
         kind, misses = field.type, column.null_count > 0
         if types.is_binary(kind):
@@ -411,13 +444,18 @@ def _to_frame(table: Any, given: dict[str, Any], loose: frozenset[str]) -> tuple
             kind = pyarrow.float64()  # A frame has no other type for missing numbers.
         if types.is_boolean(kind) and (misses or field.name in loose):
             objects.append(field.name)
-        # A column without any value may yet become one of any type.
-        kinds[field.name] = (field.type if types.is_null(field.type) else kind, misses)
+        # A column without any value may yet become one of any type, and whole numbers may meet larger ones.
+        may_grow = types.is_null(field.type) or types.is_integer(field.type)
+        kinds[field.name] = (field.type if may_grow else kind, misses)
         fields.append(field.with_type(kind))
     frame = table.cast(pyarrow.schema(fields)).to_pandas(split_blocks=True)
     for name in objects:
         column = frame[name].astype(object)
         frame[name] = column.where(column.notna(), float("nan"))
+    for name in wholes:
+        values = table[name].to_pylist()
+        numbers = [float("nan") if value is None else int(value) for value in values]
+        frame[name] = np.array(numbers, object)
     return frame, kinds
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "Text",
     "arrow",
     "common",
+    "large_whole",
     "open_file",
 ]
 
@@ -42,6 +43,9 @@ MISSING = (
 
 MARK = b"\xef\xbb\xbf"  # Some editors begin UTF-8 with it.
 _BLOCK = 1 << 20
+_MOST = (1 << 31) - 2  # Bytes that Arrow's readers take at once.
+_WHOLE = re.compile("-?[0-9]+")
+_DIGITS = 4300  # Of the longest number that Python reads.
 _STRAY = 64  # Quotes in the middle of fields, above which fields are looked at one by one.
 
 
@@ -51,6 +55,11 @@ def arrow(module: str = "") -> Any:
         return importlib.import_module(f"pyarrow.{module}" if module else "pyarrow")
     except ModuleNotFoundError as error:
         raise ImportError("reading files needs pyarrow; run 'pip install pyarrow'") from error
+
+
+def large_whole() -> Any:
+    """The type of whole numbers that no type of 64 bits has: texts, which no other column has, and objects in a frame."""
+    return arrow().large_string()
 
 
 def open_file(path: str) -> Any:
@@ -238,6 +247,7 @@ class CsvText(Text):
 
     def table(self, piece: Piece, data: bytes, types: dict[str, Any]) -> Any:
         """A table of all records."""
+        _check_size(piece, data)
         pyarrow, reader = arrow(), arrow("csv")
         data = self._plain(data) if piece.begin == 0 or self.comment is not None else data
         skips = int(self.has_header and piece.begin == 0)
@@ -268,7 +278,8 @@ class CsvText(Text):
             quoted_strings_can_be_null=True,
         )
         table = read(convert(column_types=types))
-        again = {name: pyarrow.string() for name in self._not_numbers(data, table, types, read)}
+        again = dict.fromkeys(self._not_numbers(data, table, types, read), pyarrow.string())
+        again |= self._large_numbers(table, types, read, convert)
         return read(convert(column_types={**types, **again})) if again else table
 
     @staticmethod
@@ -287,6 +298,25 @@ class CsvText(Text):
             is_hex = arrow("compute").match_substring_regex
             found += [n for n in whole if arrow("compute").any(is_hex(texts[n], "0[xX]")).as_py()]
         return [name for name in found if name not in types]
+
+    @staticmethod
+    def _large_numbers(
+        table: Any, types: dict[str, Any], read: Any, convert: Any
+    ) -> dict[str, Any]:
+        """The types of columns whose numbers are all whole; Arrow takes those beyond an int64 for floats."""
+        floats = [
+            field.name
+            for field, column in zip(table.schema, table.columns, strict=True)
+            if field.name not in types
+            and arrow("types").is_float64(field.type)
+            and (arrow("compute").max(arrow("compute").abs(column)).as_py() or 0) >= 2**63
+        ]
+        if not floats:
+            return {}
+        kinds = dict.fromkeys(floats, arrow().string())
+        texts = read(convert(include_columns=floats, column_types=kinds))
+        found = {name: _whole_type(texts[name].to_pylist()) for name in floats}
+        return {name: kind for name, kind in found.items() if kind is not None}
 
     def _after_header(self, piece: Piece, data: bytes) -> bytes:
         """Some of the bytes that follow the names, which must be those of the first file."""
@@ -461,6 +491,30 @@ class CsvText(Text):
         return UnavailableError(f"{piece.path}: {text}")
 
 
+def _check_size(piece: Piece, data: bytes) -> None:
+    if len(data) > _MOST:
+        remedy = (
+            "unpack the file" if piece.is_packed else "look for a line or quotes that do not end"
+        )
+        raise UnavailableError(
+            f"{piece.path}: {len(data)} bytes are to be read at once, and {_MOST} can be; {remedy}"
+        )
+
+
+def _whole_type(texts: list[str | None]) -> Any:
+    """The type that whole numbers have, as pandas has it; None if they are not all whole."""
+    numbers = [text.strip() for text in texts if text is not None]
+    if not all(map(_WHOLE.fullmatch, numbers)):
+        return None
+    if max(map(len, numbers)) > _DIGITS:
+        return arrow().string()
+    values = [int(text) for text in numbers]
+    if min(values) < -(2**63) or max(values) >= 2**64:
+        return large_whole()
+    is_plain = len(numbers) == len(texts) and not any(text.startswith("-") for text in numbers)
+    return arrow().uint64() if is_plain else arrow().string()
+
+
 def _read_table(reader: Any, data: bytes, parse: Any, options: Any, convert: Any) -> Any:
     """Reads all at once: columns in one piece become columns of a frame without a copy."""
     return reader.read_csv(
@@ -500,6 +554,7 @@ class JsonText(Text):
 
     def table(self, piece: Piece, data: bytes, types: dict[str, Any]) -> Any:
         """A table of all objects."""
+        _check_size(piece, data)
         pyarrow, reader = arrow(), arrow("json")
         data = data.removeprefix(MARK) if piece.begin == 0 else data
         if not data or data.isspace():
@@ -557,7 +612,11 @@ def common(kinds: list[Any]) -> Any:
     known = list(dict.fromkeys(kind for kind in kinds if not types.is_null(kind)))
     if len(known) <= 1:
         return known[0] if known else pyarrow.null()
-    if all(types.is_integer(k) or types.is_floating(k) for k in known):
+    if set(known) == {pyarrow.int64(), pyarrow.uint64()}:
+        return pyarrow.uint64()
+    if large_whole() in known and all(types.is_integer(k) or k == large_whole() for k in known):
+        return large_whole()
+    if all(types.is_integer(k) or types.is_floating(k) or k == large_whole() for k in known):
         return pyarrow.float64()
     if all(types.is_date(k) or types.is_timestamp(k) for k in known):
         is_fine = any(types.is_timestamp(k) and k.unit == "ns" for k in known)

@@ -77,8 +77,25 @@ TEST(CsvTest, ColumnsHaveTheKindsThatTheirValuesFit) {
 
 TEST(CsvTest, WholeNumbersOfWhichSomeAreMissingAreFloats) {
   const auto table = Parse("\n\n5\n\"\"\n-0\n", {{"a"}});
-  EXPECT_THAT(table->kinds(), ElementsAre(CsvKind::kFloat64));
+  EXPECT_THAT(table->kinds(), ElementsAre(CsvKind::kInt64));
   EXPECT_THAT(Values(*table, 0), ElementsAre("5.000000", "missing", "0.000000"));
+}
+
+TEST(CsvTest, WholeNumbersBelowTwoToThe64AreUnsignedIfNoneIsNegative) {
+  const auto table = Parse(
+      "1,9223372036854775808,9223372036854775808,x,1.5\n"
+      "18446744073709551615,0,0.5,9223372036854775808,18446744073709551616\n"
+      "0012,0018446744073709551615,18446744073709551615,,1\n",
+      {{"a"}, {"b"}, {"c"}, {"d"}, {"e"}});
+  EXPECT_THAT(table->kinds(), ElementsAre(CsvKind::kUInt64, CsvKind::kUInt64, CsvKind::kFloat64,
+                                          CsvKind::kString, CsvKind::kFloat64));
+  EXPECT_THAT(Values(*table, 0), ElementsAre("1", "-1", "12"));  // The bits, of an int64.
+  EXPECT_THAT(Values(*table, 1), ElementsAre("-9223372036854775808", "0", "-1"));
+  EXPECT_THAT(Values(*table, 2),
+              ElementsAre("9223372036854775808.000000", "0.500000", "18446744073709551616.000000"));
+  EXPECT_THAT(Values(*table, 3), ElementsAre("x", "9223372036854775808", "missing"));
+  const auto wanted = Parse("7\n8\n", {{"a", CsvKind::kUInt64}});
+  EXPECT_THAT(Values(*wanted, 0), ElementsAre("7", "8"));
 }
 
 TEST(CsvTest, KindsThatAreWantedAreGiven) {
@@ -114,6 +131,13 @@ TEST(CsvTest, WhatItDoesNotReadIsNamed) {
       {"1,2020-01-01\n", "column 'b': its values may be dates"},
       {"1,true\n2,\n", "column 'b': a boolean is missing"},
       {"1,9007199254740993\n2,\n", "column 'b': a number is missing"},
+      {"1,18446744073709551616\n", "column 'b': its whole numbers do not fit"},
+      {"1,-9223372036854775809\n", "column 'b': its whole numbers do not fit"},
+      {"1,5\n2,18446744073709551616\n", "column 'b': its whole numbers do not fit"},
+      {"1,-1\n2,9223372036854775808\n", "column 'b': its whole numbers do not fit"},
+      {"1,9223372036854775808\n2,-1\n", "column 'b': its whole numbers do not fit"},
+      {"1,\n2,9223372036854775808\n", "column 'b': its whole numbers do not fit"},
+      {"1,9223372036854775808\n2,\n", "column 'b': a number is missing"},
       {"", "there are no records"},
   };
   for (const auto& [text, reason] : cases) {

@@ -96,7 +96,10 @@ def _arrow_errors() -> tuple[type[Exception], ...]:
 def _natural(series: Any) -> Any:
     import pyarrow
 
-    found = pyarrow.array(series, from_pandas=True)
+    try:
+        found = pyarrow.array(series, from_pandas=True)
+    except OverflowError:  # Whole numbers beyond 64 bits.
+        found = pyarrow.array(series, pyarrow.decimal128(38, 0), from_pandas=True)
     return found.combine_chunks() if isinstance(found, pyarrow.ChunkedArray) else found
 
 
