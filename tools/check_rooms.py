@@ -27,6 +27,7 @@ FRAMEWORKS = {
     "mxnet": "mxnet",
     "openvino": "openvino",
     "pyspark": "spark",
+    "xgboost": "xgboost",
     "ray": "ray",
     "jax": "jax",
     "horovod": "horovod",

@@ -24,7 +24,6 @@ from orca.tune import SpaceExhaustedError, Study, Trial
 __all__ = ["AutoEstimator"]
 
 _log = logging.getLogger("orca")
-_LOSSES = ("mean_loss", "loss")
 
 
 class AutoEstimator:
@@ -127,9 +126,7 @@ class AutoEstimator:
             raise FailedPreconditionError(
                 "This AutoEstimator has already been fitted and cannot fit again."
             )
-        from orca.adapters.torch.tuning import TorchData
-
-        name, function, direction = _metric(metric, metric_mode, mode)
+        name, function, direction = _metric(self._spec, metric, metric_mode, mode)
         if not isinstance(search_space, dict):
             raise InvalidArgumentError(
                 "search_space is a dict of what to search; see orca.automl.hp"
@@ -142,7 +139,7 @@ class AutoEstimator:
         if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
             raise InvalidArgumentError(f"epochs {epochs!r} is not a whole number of 1 or more")
         if validation_data is None:
-            if function is not None:
+            if function is not None or self._spec.needs_validation:
                 raise InvalidArgumentError(
                     f"You must input validation data! The metric {name!r} is measured on it"
                 )
@@ -177,10 +174,10 @@ class AutoEstimator:
             spec=self._spec,
             study=study,
             folder=folder,
-            data=TorchData(data, self._spec.loss, columns),
+            data=self._spec.new_data(data, columns),
             validation=None
             if validation_data is None
-            else TorchData(validation_data, self._spec.loss, columns),
+            else self._spec.new_data(validation_data, columns),
             function=function,
             epochs=epochs,
             threshold=metric_threshold,
@@ -219,10 +216,8 @@ class AutoEstimator:
 
     def get_best_model(self) -> Any:
         """A new model with its weights of that epoch."""
-        from orca.adapters.torch.tuning import load_best
-
         trial, path = self._found
-        return load_best(self._spec, _converted(trial.config), path)
+        return self._spec.load_best(_converted(trial.config), path)
 
 
 class _Search:
@@ -353,12 +348,11 @@ class _Search:
         run.close()
 
     def _new(self, trial: Trial) -> _Run:
-        from orca.adapters.torch.tuning import TorchTrial
-
         config = _converted(trial.config)
         seed = (self._study.seed + 1_000_003 * trial.number) % (1 << 31)
-        made = TorchTrial(
-            self._spec, config, self._data, self._validation, self._function, self._threads, seed
+        metric = (self._study.metric, self._function)
+        made = self._spec.new_trial(
+            config, self._data, self._validation, metric, self._threads, seed
         )
         step = 0
         if trial.source in self._saved:
@@ -464,8 +458,10 @@ class _Run:
         self.trial.close()
 
 
-def _metric(metric: Any, metric_mode: str | None, mode: str | None) -> tuple[str, Any, str]:
-    """The name, the function (None: the loss) and the direction of a metric."""
+def _metric(
+    spec: Any, metric: Any, metric_mode: str | None, mode: str | None
+) -> tuple[str, Any, str]:
+    """The name, the function (None: the framework measures it) and the direction of a metric."""
     if metric_mode is not None and mode is not None and mode != metric_mode:
         raise InvalidArgumentError(
             f"metric_mode {metric_mode!r} and mode {mode!r} differ; give one"
@@ -473,8 +469,10 @@ def _metric(metric: Any, metric_mode: str | None, mode: str | None) -> tuple[str
     given = metric_mode if metric_mode is not None else mode
     if given not in (None, "min", "max"):
         raise InvalidArgumentError("`mode` has to be one of ['min', 'max']")
-    if metric is None or metric in _LOSSES:
-        return metric or _LOSSES[0], None, given or "min"
+    if metric is None:
+        metric = spec.default_metric
+    if isinstance(metric, str) and (own := spec.measures(metric)) is not None:
+        return metric, None, given or own
     if callable(metric):
         if given is None:
             raise InvalidArgumentError("You must specify `metric_mode` for your metric function")

@@ -35,7 +35,8 @@ _LEARN = {
     )
 }
 _AUTOML = {
-    f"orca.automl.{name}": f"orca.automl.{name}" for name in ("auto_estimator", "hp", "metrics")
+    f"orca.automl.{name}": f"orca.automl.{name}"
+    for name in ("auto_estimator", "hp", "metrics", "xgboost")
 }
 _ALIASES = {
     "bigdl": {
@@ -73,7 +74,6 @@ _NOT_YET_IN_ORCA = (
     "orca.automl.model",
     "orca.automl.pytorch_utils",
     "orca.automl.search",
-    "orca.automl.xgboost",
     "orca.data.elastic_search",
     "orca.data.image",
     "orca.data.ray_xshards",

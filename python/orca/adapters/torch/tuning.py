@@ -20,6 +20,7 @@ from orca.errors import InvalidArgumentError
 from orca.learn.metrics import Metric
 
 _MEASURED = "measured"
+_LOSSES = ("mean_loss", "loss")
 # Losses whose targets are indices of classes.
 _CLASSES = (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss, torch.nn.MultiMarginLoss)
 
@@ -85,6 +86,8 @@ class TorchSpec:
     model_creator: Callable[[dict[str, Any]], Any]
     optimizer: Any
     loss: Any
+    default_metric = _LOSSES[0]
+    needs_validation = False
 
     def __post_init__(self) -> None:
         """Checks the names."""
@@ -124,6 +127,32 @@ class TorchSpec:
                 "loss is a torch loss, a creator f(config), or the name of a torch loss"
             )
         return None if only_check else self.loss(dict(config))
+
+    def measures(self, metric: str) -> str | None:
+        """The mode of a metric that needs no function: the mean loss."""
+        return "min" if metric in _LOSSES else None
+
+    def new_data(self, data: Any, columns: dict[str, Any]) -> TorchData:
+        """Rows for all trials."""
+        return TorchData(data, self.loss, columns)
+
+    def new_trial(
+        self,
+        config: dict[str, Any],
+        data: TorchData,
+        validation: TorchData | None,
+        metric: tuple[str, Any],
+        threads: int,
+        seed: int,
+    ) -> TorchTrial:
+        """A configuration under way."""
+        return TorchTrial(self, config, data, validation, metric[1], threads, seed)
+
+    def load_best(self, config: dict[str, Any], path: Path) -> torch.nn.Module:
+        """The model of a configuration with the weights that a trial saved."""
+        model = self.new_model(config)
+        load_plain_state(model, torch.load(path, weights_only=True))
+        return model
 
 
 def _by_name(name: str, module: Any, base: type, what: str) -> Any:
@@ -273,10 +302,3 @@ class TorchTrial:
     def close(self) -> None:
         """Frees its memory."""
         self._estimator.shutdown()
-
-
-def load_best(spec: TorchSpec, config: dict[str, Any], path: Path) -> torch.nn.Module:
-    """The model of a configuration with the weights that a trial saved."""
-    model = spec.new_model(config)
-    load_plain_state(model, torch.load(path, weights_only=True))
-    return model
