@@ -16,9 +16,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from orca.automl.events import TrialEvents
 from orca.automl.metrics import Evaluator
+from orca.automl.mirror import Mirror
+from orca.automl.search.tensorboardlogger import TensorboardLogger
 from orca.context import OrcaContext
-from orca.errors import FailedPreconditionError, InvalidArgumentError
+from orca.errors import FailedPreconditionError, InvalidArgumentError, OrcaError
 from orca.tune import SpaceExhaustedError, Study, Trial
 
 __all__ = ["AutoEstimator"]
@@ -40,10 +43,11 @@ class AutoEstimator:
         self._logs = Path(logs_dir).expanduser()
         self._cores = _cores(resources)
         self.name = name
-        if remote is not None:
+        if remote is not None and (not isinstance(remote, str) or not remote):
             raise InvalidArgumentError(
-                f"remote_dir {remote!r} is not in this release; trials are in logs_dir, which may be a mounted folder"
+                f"remote_dir {remote!r} is not a path; give one such as 'hdfs://host/folder', or None"
             )
+        self._remote = remote
         self._trials: list[Trial] = []
         self._best: tuple[int, Path] | None = None
         self._has_fitted = False
@@ -69,7 +73,7 @@ class AutoEstimator:
             logs_dir: Where the folders of trials are.
             resources_per_trial: ``{"cpu": k}``: the cores of a trial; 1 by default.
             name: Of the folder in ``logs_dir``.
-            remote_dir: Not in this release.
+            remote_dir: Where the folders of trials are copied to while they grow: ``file://``, ``hdfs://``, ``s3://`` ...
         """
         from orca.adapters.torch.tuning import TorchSpec
 
@@ -182,10 +186,12 @@ class AutoEstimator:
             epochs=epochs,
             threshold=metric_threshold,
             threads=self._cores,
+            remote=self._remote,
         )
         self._has_fitted = True
         run.run(math.inf if n_sampling == -1 else trials, max(1, cores // self._cores))
         self._trials, self._best = study.trials, run.best
+        run.write_leaderboard(self._logs / f"{self.name}_leaderboard", self.name)
         failed = [trial for trial in self._trials if trial.state == "failed"]
         if failed and (raise_on_failed_trial or self._best is None):
             raise FailedPreconditionError(
@@ -235,7 +241,10 @@ class _Search:
         epochs: int,
         threshold: float | None,
         threads: int,
+        remote: str | None,
     ) -> None:
+        self._remote = remote
+        self._mirror: Mirror | None = None
         self._spec, self._study, self._folder = spec, study, folder
         self._data, self._validation, self._function = data, validation, function
         self._epochs, self._threshold, self._threads = epochs, threshold, threads
@@ -256,6 +265,15 @@ class _Search:
 
     def run(self, trials: float, parallel: int) -> None:
         """Runs until there are so many trials and none can go on."""
+        if self._remote is not None:
+            self._mirror = Mirror(self._remote)
+        try:
+            self._run(trials, parallel)
+        finally:
+            if self._mirror is not None:
+                self._mirror.close()
+
+    def _run(self, trials: float, parallel: int) -> None:
         with ThreadPoolExecutor(parallel, thread_name_prefix="orca-trial") as threads:
             workers = [threads.submit(self._work, trials) for _ in range(parallel)]
             try:
@@ -345,7 +363,16 @@ class _Search:
             run.best,
             trial.config,
         )
-        run.close()
+        self._end(run)
+
+    def _end(self, run: _Run, *, has_failed: bool = False) -> None:
+        run.close(has_failed=has_failed)
+        self._grown(run.folder)
+
+    def _grown(self, folder: Path) -> None:
+        """Something in a trial's folder has changed."""
+        if self._mirror is not None:
+            self._mirror.note(folder)
 
     def _new(self, trial: Trial) -> _Run:
         config = _converted(trial.config)
@@ -373,6 +400,7 @@ class _Search:
             run.best = value
             run.trial.save(run.folder / "best.ckpt")
         run.write(self._study.metric, value)
+        self._grown(run.folder)
         with self._changed:
             mine = (self._loss(run.best), run.number, run.folder / "best.ckpt")
             if is_better and (self._best is None or mine[:2] < self._best[:2]):
@@ -400,7 +428,26 @@ class _Search:
                     default=None,
                 )
         if run is not None:
-            run.close()
+            self._end(run, has_failed=True)
+        self._grown(folder)
+
+    def folder_of(self, trial: Trial) -> Path | None:
+        """Where the youngest run of a trial left its files."""
+        folders = self._folder.glob(f"train_func_*_{trial.number:05d}")
+        return max(folders, key=lambda path: path.stat().st_mtime, default=None)
+
+    def write_leaderboard(self, folder: Path, name: str) -> None:
+        """All trials in TensorBoard's table of hyper-parameters."""
+        configs: dict[str, Any] = {}
+        found: dict[str, Any] = {}
+        for trial in self._study.trials:
+            if trial.reports and (own := self.folder_of(trial)) is not None:
+                configs[own.name] = trial.config
+                found[own.name] = {self._study.metric: [value for _, value in trial.reports]}
+        try:
+            TensorboardLogger(str(folder), name=name).run(configs, found)
+        except Exception as error:  # The search has its results.
+            _log.warning("TensorBoard's table %s is not complete: %s", folder, error)
 
     def summary(self) -> str:
         """The best configuration."""
@@ -426,6 +473,7 @@ class _Run:
         self._began = time.time()
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "params.json").write_text(json.dumps(config, default=str))
+        self._events: TrialEvents | None = TrialEvents(folder, config)
 
     def epoch(self) -> float:
         """Makes one, and counts it."""
@@ -452,10 +500,19 @@ class _Run:
             if is_new:
                 writer.writeheader()
             writer.writerow(row)
+        assert self._events is not None  # A trial that has ended reports nothing.
+        self._events.add(row, self.step)
 
-    def close(self) -> None:
+    def close(self, *, has_failed: bool = False) -> None:
         """Frees its memory."""
         self.trial.close()
+        events, self._events = self._events, None
+        if events is None:
+            return
+        try:
+            events.close(has_failed=has_failed, began=self._began)
+        except OrcaError as error:  # A trial does not fail because of what TensorBoard shows of it.
+            _log.warning("not all events of %s are on the disk: %s", self.folder, error)
 
 
 def _metric(

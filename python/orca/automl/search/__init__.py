@@ -1,0 +1,1 @@
+"""Search engines, by the names of the old API."""
