@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from orca.automl.events import TrialEvents
-from orca.automl.metrics import Evaluator
 from orca.automl.mirror import Mirror
 from orca.automl.search.tensorboardlogger import TensorboardLogger
 from orca.context import OrcaContext
@@ -27,10 +26,11 @@ from orca.tune import SpaceExhaustedError, Study, Trial
 __all__ = ["AutoEstimator"]
 
 _log = logging.getLogger("orca")
+_LOSSES = ("mean_loss", "loss")
 
 
 class AutoEstimator:
-    """Made by ``from_torch``.
+    """Made by ``from_torch`` or ``from_keras``.
 
     Example:
         >>> from orca.automl.auto_estimator import AutoEstimator
@@ -38,6 +38,7 @@ class AutoEstimator:
         'auto_pytorch_estimator'
     """
 
+    # The spec is an adapter's: it has ``named_metric``, ``measures_training``, ``trials`` and ``load_best``.
     def __init__(self, spec: Any, logs_dir: str, resources: Any, name: str, remote: Any) -> None:
         self._spec = spec
         self._logs = Path(logs_dir).expanduser()
@@ -80,6 +81,32 @@ class AutoEstimator:
         spec = TorchSpec(model_creator, optimizer, loss)
         return AutoEstimator(spec, logs_dir, resources_per_trial, name, remote_dir)
 
+    @staticmethod
+    def from_keras(
+        *,
+        model_creator: Callable[[dict[str, Any]], Any],
+        logs_dir: str = "/tmp/auto_estimator_logs",
+        resources_per_trial: dict[str, Any] | None = None,
+        name: str = "auto_keras_estimator",
+        remote_dir: str | None = None,
+    ) -> AutoEstimator:
+        """An AutoEstimator of a Keras model, on TensorFlow.
+
+        Args:
+            model_creator: ``f(config)`` of a compiled Keras 3 model.
+            logs_dir: Where the folders of trials are.
+            resources_per_trial: ``{"cpu": k}``: the cores of a trial, and TensorFlow's threads; 1 by default.
+            name: Of the folder in ``logs_dir``.
+            remote_dir: Where the folders of trials are copied to while they grow: ``file://``, ``hdfs://``, ``s3://`` ...
+
+        Raises:
+            ImportError: TensorFlow is not installed.
+        """
+        from orca.adapters.keras.tuning import KerasSpec
+
+        spec = KerasSpec(model_creator)
+        return AutoEstimator(spec, logs_dir, resources_per_trial, name, remote_dir)
+
     def fit(
         self,
         data: Any,
@@ -105,11 +132,13 @@ class AutoEstimator:
         """Runs the trials, as many at a time as the cores of the context allow.
 
         Args:
-            data: ``(x, y)``, a ``DataLoader``, a creator ``f(config)`` of one, shards or a data frame. Arrays are cut
-                into batches of ``config["batch_size"]``.
+            data: ``(x, y)``, shards or a data frame; a ``DataLoader`` or a creator ``f(config)`` of one; for Keras a
+                creator of a ``tf.data.Dataset`` or of ``(x, y)``. Arrays are cut into batches of
+                ``config["batch_size"]``; for Keras it may be left out, and is 32.
             epochs: Of a trial.
-            validation_data: As ``data``. Without it the training loss is what is measured.
-            metric: A name of ``Evaluator``, ``"mean_loss"``, or ``f(y_true, y_pred)``.
+            validation_data: As ``data``. Without it the training rows are what is measured.
+            metric: A name of ``Evaluator``, ``"mean_loss"``, or ``f(y_true, y_pred)``; for Keras also a metric that
+                the model was compiled with.
             metric_mode: ``"min"`` or ``"max"``; known for names.
             metric_threshold: A trial that is as good as that has ended.
             n_sampling: How often the space is sampled, for every point of its grids.
@@ -130,7 +159,7 @@ class AutoEstimator:
             raise FailedPreconditionError(
                 "This AutoEstimator has already been fitted and cannot fit again."
             )
-        name, function, direction = _metric(self._spec, metric, metric_mode, mode)
+        name, measured, direction = self._metric(metric, metric_mode, mode)
         if not isinstance(search_space, dict):
             raise InvalidArgumentError(
                 "search_space is a dict of what to search; see orca.automl.hp"
@@ -143,12 +172,12 @@ class AutoEstimator:
         if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
             raise InvalidArgumentError(f"epochs {epochs!r} is not a whole number of 1 or more")
         if validation_data is None:
-            if function is not None or self._spec.needs_validation:
+            if measured is not None and not self._spec.measures_training:
                 raise InvalidArgumentError(
                     f"You must input validation data! The metric {name!r} is measured on it"
                 )
             warnings.warn(
-                "there is no validation_data: the loss on the training rows is what is minimised",
+                f"there is no validation_data: {name} on the training rows is what decides",
                 stacklevel=2,
             )
         cores = OrcaContext.cores()
@@ -175,17 +204,11 @@ class AutoEstimator:
         )
         trials = n_sampling * int(study.space.native.grid_cells)
         run = _Search(
-            spec=self._spec,
+            trials=self._spec.trials(data, validation_data, columns, measured, self._cores),
             study=study,
             folder=folder,
-            data=self._spec.new_data(data, columns),
-            validation=None
-            if validation_data is None
-            else self._spec.new_data(validation_data, columns),
-            function=function,
             epochs=epochs,
             threshold=metric_threshold,
-            threads=self._cores,
             remote=self._remote,
         )
         self._has_fitted = True
@@ -225,6 +248,27 @@ class AutoEstimator:
         trial, path = self._found
         return self._spec.load_best(_converted(trial.config), path)
 
+    def _metric(
+        self, metric: Any, metric_mode: str | None, mode: str | None
+    ) -> tuple[str, Any, str]:
+        """The name, what is measured (None: the loss) and the direction of a metric."""
+        if metric_mode is not None and mode is not None and mode != metric_mode:
+            raise InvalidArgumentError(
+                f"metric_mode {metric_mode!r} and mode {mode!r} differ; give one"
+            )
+        given = metric_mode if metric_mode is not None else mode
+        if given not in (None, "min", "max"):
+            raise InvalidArgumentError("`mode` has to be one of ['min', 'max']")
+        if metric is None or metric in _LOSSES:
+            return metric or _LOSSES[0], None, given or "min"
+        if callable(metric):
+            if given is None:
+                raise InvalidArgumentError(
+                    "You must specify `metric_mode` for your metric function"
+                )
+            return getattr(metric, "__name__", "metric"), metric, given
+        return (metric, *self._spec.named_metric(metric, given))
+
 
 class _Search:
     """The trials of one ``fit``."""
@@ -232,22 +276,17 @@ class _Search:
     def __init__(
         self,
         *,
-        spec: Any,
+        trials: Callable[[dict[str, Any], int], Any],
         study: Study,
         folder: Path,
-        data: Any,
-        validation: Any,
-        function: Any,
         epochs: int,
         threshold: float | None,
-        threads: int,
         remote: str | None,
     ) -> None:
         self._remote = remote
         self._mirror: Mirror | None = None
-        self._spec, self._study, self._folder = spec, study, folder
-        self._data, self._validation, self._function = data, validation, function
-        self._epochs, self._threshold, self._threads = epochs, threshold, threads
+        self._trials, self._study, self._folder = trials, study, folder
+        self._epochs, self._threshold = epochs, threshold
         self._running: dict[int, _Run] = {}  # Those that are under way or paused.
         self._saved: dict[int, Any] = {}  # Weights that others may take over.
         self._best: tuple[float, int, Path] | None = None
@@ -377,10 +416,7 @@ class _Search:
     def _new(self, trial: Trial) -> _Run:
         config = _converted(trial.config)
         seed = (self._study.seed + 1_000_003 * trial.number) % (1 << 31)
-        metric = (self._study.metric, self._function)
-        made = self._spec.new_trial(
-            config, self._data, self._validation, metric, self._threads, seed
-        )
+        made = self._trials(config, seed)
         step = 0
         if trial.source in self._saved:
             made.take_over(self._saved[trial.source])
@@ -513,33 +549,6 @@ class _Run:
             events.close(has_failed=has_failed, began=self._began)
         except OrcaError as error:  # A trial does not fail because of what TensorBoard shows of it.
             _log.warning("not all events of %s are on the disk: %s", self.folder, error)
-
-
-def _metric(
-    spec: Any, metric: Any, metric_mode: str | None, mode: str | None
-) -> tuple[str, Any, str]:
-    """The name, the function (None: the framework measures it) and the direction of a metric."""
-    if metric_mode is not None and mode is not None and mode != metric_mode:
-        raise InvalidArgumentError(
-            f"metric_mode {metric_mode!r} and mode {mode!r} differ; give one"
-        )
-    given = metric_mode if metric_mode is not None else mode
-    if given not in (None, "min", "max"):
-        raise InvalidArgumentError("`mode` has to be one of ['min', 'max']")
-    if metric is None:
-        metric = spec.default_metric
-    if isinstance(metric, str) and (own := spec.measures(metric)) is not None:
-        return metric, None, given or own
-    if callable(metric):
-        if given is None:
-            raise InvalidArgumentError("You must specify `metric_mode` for your metric function")
-        return getattr(metric, "__name__", "metric"), metric, given
-    Evaluator.check_metric(metric)
-    return (
-        metric,
-        Evaluator.metrics_func[metric.lower()],
-        given or Evaluator.get_metric_mode(metric),
-    )
 
 
 def _converted(config: dict[str, Any]) -> dict[str, Any]:

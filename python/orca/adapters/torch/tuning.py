@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,12 +15,12 @@ from torch.utils.data import DataLoader
 from orca.adapters.torch.metrics import PytorchMetric
 from orca.adapters.torch.names import load_plain_state
 from orca.adapters.torch.records import write_file
+from orca.automl.metrics import Evaluator
 from orca.data import ArrayStore
 from orca.errors import InvalidArgumentError
 from orca.learn.metrics import Metric
 
 _MEASURED = "measured"
-_LOSSES = ("mean_loss", "loss")
 # Losses whose targets are indices of classes.
 _CLASSES = (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss, torch.nn.MultiMarginLoss)
 
@@ -86,8 +86,8 @@ class TorchSpec:
     model_creator: Callable[[dict[str, Any]], Any]
     optimizer: Any
     loss: Any
-    default_metric = _LOSSES[0]
-    needs_validation = False
+    measures_training: ClassVar[bool] = False
+    """Whether a metric other than the loss can be had without validation data."""
 
     def __post_init__(self) -> None:
         """Checks the names."""
@@ -128,25 +128,18 @@ class TorchSpec:
             )
         return None if only_check else self.loss(dict(config))
 
-    def measures(self, metric: str) -> str | None:
-        """The mode of a metric that needs no function: the mean loss."""
-        return "min" if metric in _LOSSES else None
+    def named_metric(self, name: str, mode: str | None) -> tuple[Any, str]:
+        """The function behind a name, and its direction."""
+        Evaluator.check_metric(name)
+        return Evaluator.metrics_func[name.lower()], mode or Evaluator.get_metric_mode(name)
 
-    def new_data(self, data: Any, columns: dict[str, Any]) -> TorchData:
-        """Rows for all trials."""
-        return TorchData(data, self.loss, columns)
-
-    def new_trial(
-        self,
-        config: dict[str, Any],
-        data: TorchData,
-        validation: TorchData | None,
-        metric: tuple[str, Any],
-        threads: int,
-        seed: int,
-    ) -> TorchTrial:
-        """A configuration under way."""
-        return TorchTrial(self, config, data, validation, metric[1], threads, seed)
+    def trials(
+        self, data: Any, validation: Any, columns: dict[str, Any], metric: Any, threads: int
+    ) -> Callable[[dict[str, Any], int], TorchTrial]:
+        """What makes a trial of a configuration and a seed."""
+        train = TorchData(data, self.loss, columns)
+        other = None if validation is None else TorchData(validation, self.loss, columns)
+        return lambda config, seed: TorchTrial(self, config, train, other, metric, threads, seed)
 
     def load_best(self, config: dict[str, Any], path: Path) -> torch.nn.Module:
         """The model of a configuration with the weights that a trial saved."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from orca.automl.metrics import Evaluator
 from orca.errors import FailedPreconditionError, InvalidArgumentError
+from orca.files import write_whole
 
 try:
     import xgboost
@@ -200,25 +201,12 @@ class XGBoost:
 
     def save(self, model_file: str | os.PathLike[str]) -> None:
         """Writes the trees, completely or not at all."""
-        write_file(Path(model_file), self.to_bytes())
+        trees = self.to_bytes()
+        write_whole(Path(model_file), lambda file: file.write(trees))
 
     def restore(self, model_file: str | os.PathLike[str]) -> None:
         """Reads them."""
         self.from_bytes(Path(model_file).read_bytes())
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Writes a file, completely or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 class XGBoostModelBuilder:

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from orca import running
-from orca.adapters.torch.rows import is_spark_frame, store_of
-from orca.adapters.xgboost.model import XGBoostModelBuilder, metric_mode, parameters, write_file
+from orca.adapters.xgboost.model import XGBoostModelBuilder, metric_mode, parameters
+from orca.automl.metrics import Evaluator
 from orca.data import Shard, SparkXShards
+from orca.data.rows import is_spark_frame, store_of
 from orca.errors import InvalidArgumentError
+from orca.files import write_whole
 
 _log = logging.getLogger("orca")
 
@@ -25,34 +27,37 @@ class XGBoostSpec:
         builder: Of the model of a configuration.
     """
 
+    measures_training = False
+
     def __init__(self, builder: XGBoostModelBuilder) -> None:
         self.builder = builder
         defaults = {"regressor": "rmse", "classifier": "logloss"}
         self.default_metric = builder.model_config.get("metric", defaults[builder.model_type])
-        self.needs_validation = True
         self._has_warned = False
 
-    def measures(self, metric: str) -> str | None:
-        """The mode of a metric that XGBoost has; None for others."""
-        return metric_mode(metric)
+    def named_metric(self, name: str, mode: str | None) -> tuple[Any, str]:
+        """What measures a metric of XGBoost, its name, or one of ``Evaluator``, a function; and its direction."""
+        own = metric_mode(name)
+        if own is not None:
+            return name, mode or own
+        Evaluator.check_metric(name)
+        return Evaluator.metrics_func[name.lower()], mode or Evaluator.get_metric_mode(name)
 
-    def new_data(self, data: Any, columns: dict[str, Any]) -> XGBoostData:
-        """Rows for all trials."""
-        return XGBoostData(data, columns)
+    def trials(
+        self, data: Any, validation: Any, columns: dict[str, Any], metric: Any, threads: int
+    ) -> Callable[[dict[str, Any], int], XGBoostTrial]:
+        """What makes a trial of a configuration and a seed; XGBoost's own is its ``random_state``, for all trials the same."""
+        if validation is None:
+            raise InvalidArgumentError("You must input validation data!")
+        train, held = XGBoostData(data, columns), XGBoostData(validation, columns)
+        measured = self.default_metric if metric is None else metric
 
-    def new_trial(
-        self,
-        config: dict[str, Any],
-        data: XGBoostData,
-        validation: XGBoostData,
-        metric: tuple[str, Any],
-        threads: int,
-        seed: int,
-    ) -> XGBoostTrial:
-        """A configuration under way. Its seed is XGBoost's ``random_state``: the same for all trials."""
-        if not callable(data.given):
-            self._warn_of_unused(config)
-        return XGBoostTrial(self.builder, config, data, validation, metric, threads)
+        def new(config: dict[str, Any], seed: int) -> XGBoostTrial:
+            if not callable(train.given):
+                self._warn_of_unused(config)
+            return XGBoostTrial(self.builder, config, train, held, measured, threads)
+
+        return new
 
     def load_best(self, config: dict[str, Any], path: Path) -> Any:
         """The regressor or classifier that a trial saved."""
@@ -119,7 +124,7 @@ class XGBoostTrial:
         config: Its values.
         data: To fit.
         validation: To measure.
-        metric: Its name, and ``f(y_true, y_pred)`` or None for one that has a name only.
+        metric: A name, or ``f(y_true, y_pred)``.
         threads: Of its worker.
     """
 
@@ -129,10 +134,10 @@ class XGBoostTrial:
         config: dict[str, Any],
         data: XGBoostData,
         validation: XGBoostData,
-        metric: tuple[str, Callable[[Any, Any], Any] | None],
+        metric: str | Callable[[Any, Any], Any],
         threads: int,
     ) -> None:
-        self._arguments = (builder, config, data.given, validation.given, *metric)
+        self._arguments = (builder, config, data.given, validation.given, metric)
         self._threads = threads
         self._trees = b""
 
@@ -153,7 +158,7 @@ class XGBoostTrial:
 
     def save(self, path: Path) -> None:
         """Writes the trees."""
-        write_file(path, self._trees)
+        write_whole(path, lambda file: file.write(self._trees))
 
     def close(self) -> None:
         """Frees its memory."""
@@ -165,12 +170,12 @@ def _fit_eval(
     config: dict[str, Any],
     data: Any,
     validation: Any,
-    name: str,
-    function: Callable[[Any, Any], Any] | None,
+    metric: str | Callable[[Any, Any], Any],
 ) -> tuple[float, bytes]:
     """On a worker."""
     model = builder.build(config)
-    value = model.fit_eval(_rows(data), _rows(validation), metric=name, metric_func=function)[name]
+    measured = {"metric": metric} if isinstance(metric, str) else {"metric_func": metric}
+    (value,) = model.fit_eval(_rows(data), _rows(validation), **measured).values()
     return value, model.to_bytes()
 
 

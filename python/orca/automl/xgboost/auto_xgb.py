@@ -28,6 +28,12 @@ class _AutoXGB(AutoEstimator):
             builder.spec, logs_dir, resources, name or f"auto_xgb_{self.kind}", remote_dir
         )
 
+    def _metric(
+        self, metric: Any, metric_mode: str | None, mode: str | None
+    ) -> tuple[str, Any, str]:
+        given = self._spec.default_metric if metric is None else metric
+        return super()._metric(given, metric_mode, mode)
+
 
 class AutoXGBClassifier(_AutoXGB):
     """Searches for the best ``xgboost.XGBClassifier``; ``fit`` and the rest as those of ``AutoEstimator``.
