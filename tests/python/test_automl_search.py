@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import logging
 import time
 from collections.abc import Iterator
@@ -10,19 +12,26 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.context import RequestContext
 from tensorboard.plugins.base_plugin import TBContext
 from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import orca
 from orca.automl import hp
 from orca.automl.mirror import Mirror
+from orca.automl.model.base_pytorch_model import PytorchBaseModel, PytorchModelBuilder
+from orca.automl.search import SearchEngineFactory
+from orca.automl.search.ray_tune import RayTuneSearchEngine
 from orca.automl.search.tensorboardlogger import TensorboardLogger
 from orca.automl.xgboost import AutoXGBRegressor
+from orca.automl.xgboost.XGBoost import XGBoostModelBuilder
 from orca.data import file
-from orca.errors import InvalidArgumentError
+from orca.errors import FailedPreconditionError, InvalidArgumentError
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -231,3 +240,165 @@ def test_a_place_that_comes_back_gets_everything(
 def test_remote_dir_is_a_path(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="remote_dir 3"):
         AutoXGBRegressor(logs_dir=str(tmp_path), remote_dir=3)  # type: ignore[arg-type]
+
+
+# --- the old engine, and its model builders
+
+
+def linear(config: dict[str, Any]) -> nn.Module:
+    return nn.Linear(4, 1)
+
+
+def sgd(model: nn.Module, config: dict[str, Any]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=config["lr"])
+
+
+BUILDER = PytorchModelBuilder(linear, sgd, lambda config: nn.MSELoss())
+
+
+def test_the_engine_searches_models_of_torch(tmp_path: Path) -> None:
+    data, held = rows(), rows(50, 1)
+    engine = SearchEngineFactory.create_engine(
+        backend="ray", logs_dir=str(tmp_path), resources_per_trial={"cpu": 1}, name="e"
+    )
+    assert isinstance(engine, RayTuneSearchEngine)
+    with pytest.raises(FailedPreconditionError, match="compile"):
+        engine.run()
+    engine.compile(
+        data=data,
+        validation_data=held,
+        model_builder=BUILDER,
+        metric="mse",
+        metric_mode="min",
+        epochs=2,
+        search_space={"lr": hp.grid_search([1e-6, 0.1, 0.01]), "batch_size": 25},
+    )
+    analysis = engine.run()
+    assert [trial.status for trial in analysis.trials] == ["TERMINATED"] * 3
+    assert analysis.best_config["lr"] == 0.1
+    best = engine.get_best_trials(k=2)
+    ranked = sorted(analysis.trials, key=lambda trial: trial.last_result["best_mse"])
+    assert [trial.config for trial in best] == [trial.config for trial in ranked[:2]]
+    model = BUILDER.build(best[0].config)
+    model.restore(best[0].model_path)
+    # Everything that the engine hands out tells of the same trial.
+    (found,) = [trial for trial in analysis.trials if trial.config == best[0].config]
+    assert model.evaluate(*held, metrics=["mse"], multioutput="uniform_average") == pytest.approx(
+        [found.last_result["best_mse"]], rel=1e-5
+    )
+    assert analysis.get_all_configs()[found.logdir] == best[0].config
+    frame = analysis.fetch_trial_dataframes()[found.logdir]
+    assert frame["training_iteration"].tolist() == [1, 2]
+    assert frame["best_mse"].iloc[-1] == found.last_result["best_mse"]
+    assert (tmp_path / "e_leaderboard").is_dir()
+
+
+def test_the_engine_searches_trees(tmp_path: Path) -> None:
+    engine = SearchEngineFactory.create_engine("ray", str(tmp_path), name="trees")
+    builder = XGBoostModelBuilder("regressor", 1, n_estimators=5)
+    space = {"max_depth": hp.grid_search([1, 3]), "tree_method": hp.grid_search(["hist", "none"])}
+    engine.compile(rows(), builder, "min", validation_data=rows(50, 1), search_space=space)
+    states = [trial.status for trial in engine.run().trials]
+    assert sorted(states) == ["ERROR", "ERROR", "TERMINATED", "TERMINATED"]
+    outputs = engine.get_best_trials(9)
+    assert [trial.config["max_depth"] for trial in outputs] == [3, 1]  # Failed ones are not there.
+    assert engine.get_best_trial() == outputs[0]
+    model = builder.build(outputs[0].config)
+    model.restore(outputs[0].model_path)
+    assert model.model.get_booster().num_boosted_rounds() == 5
+
+
+def test_the_engine_says_what_it_does_not_take(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="'spark' is not supported"):
+        SearchEngineFactory.create_engine("spark")
+    engine = SearchEngineFactory.create_engine(logs_dir=str(tmp_path))
+    with pytest.raises(InvalidArgumentError, match="model_builder is a function"):
+        engine.compile(rows(), linear, "min")
+    with pytest.raises(InvalidArgumentError, match="mc=True"):
+        engine.compile(rows(), BUILDER, "min", mc=True)
+    with pytest.raises(FailedPreconditionError, match="compile and run"):
+        engine.get_best_trials()
+
+
+def loader(config: dict[str, Any]) -> DataLoader[Any]:
+    x, y = rows()
+    tensors = TensorDataset(torch.from_numpy(x), torch.from_numpy(y)[:, None])
+    return DataLoader(tensors, batch_size=config["batch_size"])
+
+
+def test_a_built_model_trains_as_plain_torch_does(tmp_path: Path) -> None:
+    data, held = rows(), rows(50, 1)
+    torch.manual_seed(1)
+    model = BUILDER.build({"lr": 0.05, "batch_size": 100})
+    torch.manual_seed(1)
+    plain = linear({})
+    optimizer = sgd(plain, {"lr": 0.05})
+    x, y = torch.from_numpy(data[0]), torch.from_numpy(data[1])[:, None]
+    for _ in range(3):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(plain(x), y).backward()
+        optimizer.step()
+    found = model.fit_eval(data, held, epochs=2, metric="mse")
+    assert set(found) == {"mse"}
+    found = model.fit_eval(loader, loader, metric="mse")  # A batch has all rows: order is nothing.
+    for mine, theirs in zip(model.model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+    with torch.no_grad():
+        outputs = plain(torch.from_numpy(held[0])).numpy()
+        assert found["mse"] == pytest.approx(float(((plain(x) - y) ** 2).mean()), rel=1e-5)
+    np.testing.assert_allclose(model.predict(held[0], batch_size=7), outputs, rtol=1e-5, atol=1e-6)
+    error = np.mean((outputs[:, 0] - held[1]) ** 2)
+    assert model.evaluate(*held, multioutput="uniform_average") == pytest.approx([error], rel=1e-5)
+    model.save(tmp_path / "m.ckpt")
+    again = PytorchBaseModel(linear, torch.optim.SGD, "MSELoss")
+    with pytest.raises(FailedPreconditionError, match="fit_eval or restore"):
+        again.predict(held[0])
+    again.restore(tmp_path / "m.ckpt")
+    np.testing.assert_array_equal(again.predict(held[0]), model.predict(held[0]))
+    assert again.config == {"lr": 0.05, "batch_size": 100}
+    assert again.optimizer.param_groups[0]["lr"] == 0.05
+    own = model.fit_eval(
+        data, held, metric_func=lambda truth, got: float(np.abs(truth - got).max())
+    )
+    assert list(own) == ["<lambda>"]
+
+
+def test_a_built_model_says_what_is_wrong() -> None:
+    model = BUILDER.build({"lr": 0.1})
+    for data, more, message in (
+        (rows(), {"metric": "mse"}, "You must input validation data!"),
+        (rows(), {"validation_data": rows()}, "valid metric value"),
+        (rows(), {"validation_data": rows(), "metric": "mse"}, "batch_size"),
+        ("x", {"validation_data": rows(), "metric": "mse"}, "tuple or data creator"),
+        (rows(), {"validation_data": rows(), "metric": "mse", "epochs": 0}, "epochs 0"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=message):
+            model.fit_eval(data, **more)
+    with pytest.raises(InvalidArgumentError, match="valid torch optimizer name"):
+        PytorchModelBuilder(linear, "Sgd", "MSELoss")
+
+
+def test_onnx_gives_the_same_or_says_what_is_missing(tmp_path: Path) -> None:
+    held = rows(50, 1)
+    model = BUILDER.build({"lr": 0.1})
+    if any(
+        importlib.util.find_spec(name) is None for name in ("onnx", "onnxruntime", "onnxscript")
+    ):
+        with pytest.raises(ImportError, match="pip install onnx onnxruntime"):
+            model.predict_with_onnx(held[0])
+        return
+    outputs = model.predict_with_onnx(held[0], dirname=str(tmp_path), batch_size=7)
+    np.testing.assert_allclose(outputs, model.predict(held[0]), rtol=1e-5, atol=1e-6)
+    assert model.evaluate_with_onnx(*held) == pytest.approx(model.evaluate(*held), rel=1e-5)
+
+
+@pytest.mark.parametrize("root", ["bigdl", "zoo"])
+def test_the_old_roots_have_all_of_it(root: str) -> None:
+    for module, name, ours in (
+        ("search", "SearchEngineFactory", SearchEngineFactory),
+        ("search.ray_tune", "RayTuneSearchEngine", RayTuneSearchEngine),
+        ("search.tensorboardlogger", "TensorboardLogger", TensorboardLogger),
+        ("model.base_pytorch_model", "PytorchModelBuilder", PytorchModelBuilder),
+        ("pytorch_utils", "LR_NAME", "lr"),
+    ):
+        assert getattr(importlib.import_module(f"{root}.orca.automl.{module}"), name) is ours

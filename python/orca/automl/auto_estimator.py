@@ -51,6 +51,7 @@ class AutoEstimator:
         self._remote = remote
         self._trials: list[Trial] = []
         self._best: tuple[int, Path] | None = None
+        self._mode = "min"
         self._has_fitted = False
 
     @staticmethod
@@ -213,7 +214,7 @@ class AutoEstimator:
         )
         self._has_fitted = True
         run.run(math.inf if n_sampling == -1 else trials, max(1, cores // self._cores))
-        self._trials, self._best = study.trials, run.best
+        self._trials, self._best, self._mode = study.trials, run.best, direction
         run.write_leaderboard(self._logs / f"{self.name}_leaderboard", self.name)
         failed = [trial for trial in self._trials if trial.state == "failed"]
         if failed and (raise_on_failed_trial or self._best is None):
@@ -234,6 +235,22 @@ class AutoEstimator:
     def trials(self) -> list[Trial]:
         """All trials, in the order of their numbers."""
         return list(self._trials)
+
+    def best_trials(self) -> list[tuple[Trial, Path]]:
+        """Those that did not fail, each with the file of its best weights; the one with the best metric first."""
+        sign = -1.0 if self._mode == "max" else 1.0
+        found = []
+        for trial in self._trials:
+            folder = self.folder_of(trial)
+            if trial.state == "failed" or not trial.reports or folder is None:
+                continue
+            loss = min(sign * value for _, value in trial.reports)
+            found.append((loss, trial.number, trial, folder / "best.ckpt"))
+        return [each[2:] for each in sorted(found, key=lambda each: each[:2])]
+
+    def folder_of(self, trial: Trial) -> Path | None:
+        """Where a trial's files are."""
+        return _folder_of(self._logs / self.name, trial)
 
     def get_best_trial(self) -> Trial:
         """The trial with the best metric of any of its epochs."""
@@ -467,17 +484,12 @@ class _Search:
             self._end(run, has_failed=True)
         self._grown(folder)
 
-    def folder_of(self, trial: Trial) -> Path | None:
-        """Where the youngest run of a trial left its files."""
-        folders = self._folder.glob(f"train_func_*_{trial.number:05d}")
-        return max(folders, key=lambda path: path.stat().st_mtime, default=None)
-
     def write_leaderboard(self, folder: Path, name: str) -> None:
         """All trials in TensorBoard's table of hyper-parameters."""
         configs: dict[str, Any] = {}
         found: dict[str, Any] = {}
         for trial in self._study.trials:
-            if trial.reports and (own := self.folder_of(trial)) is not None:
+            if trial.reports and (own := _folder_of(self._folder, trial)) is not None:
                 configs[own.name] = trial.config
                 found[own.name] = {self._study.metric: [value for _, value in trial.reports]}
         try:
@@ -549,6 +561,12 @@ class _Run:
             events.close(has_failed=has_failed, began=self._began)
         except OrcaError as error:  # A trial does not fail because of what TensorBoard shows of it.
             _log.warning("not all events of %s are on the disk: %s", self.folder, error)
+
+
+def _folder_of(folder: Path, trial: Trial) -> Path | None:
+    """Where the youngest run of a trial left its files."""
+    folders = folder.glob(f"train_func_*_{trial.number:05d}")
+    return max(folders, key=lambda path: path.stat().st_mtime, default=None)
 
 
 def _converted(config: dict[str, Any]) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class TorchSpec:
 
     Attributes:
         model_creator: ``f(config)``.
-        optimizer: ``f(model, config)``, or a name of ``torch.optim``.
+        optimizer: ``f(model, config)``, or a class of ``torch.optim`` or its name.
         loss: A loss, ``f(config)``, or a name of ``torch.nn``.
     """
 
@@ -110,9 +110,11 @@ class TorchSpec:
 
     def new_optimizer(self, model: Any, config: dict[str, Any]) -> Any:
         """Its optimizer."""
-        if not isinstance(self.optimizer, str):
-            return self.optimizer(model, dict(config))
-        made = _by_name(self.optimizer, torch.optim, torch.optim.Optimizer, "optimizer")
+        made = self.optimizer
+        if isinstance(made, str):
+            made = _by_name(made, torch.optim, torch.optim.Optimizer, "optimizer")
+        if not isinstance(made, type):
+            return made(model, dict(config))
         return made(model.parameters(), lr=config.get("lr", 1e-3))
 
     def new_loss(self, config: dict[str, Any], *, only_check: bool = False) -> Any:
