@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -210,7 +211,9 @@ class PytorchBaseModel:
                 "'pip install onnx onnxruntime onnxscript'"
             ) from error
         model.eval()
-        with tempfile.TemporaryDirectory() as own:
+        with tempfile.TemporaryDirectory() as own, warnings.catch_warnings():
+            # torch 2.13's exporter warns of what torch 2.13 does.
+            warnings.simplefilter("ignore", FutureWarning)
             file = Path(own if dirname is None else dirname) / "cache.onnx"
             file.parent.mkdir(parents=True, exist_ok=True)
             program = torch.onnx.export(
