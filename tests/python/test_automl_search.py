@@ -196,6 +196,8 @@ def test_copies_are_made_while_a_trial_runs(tmp_path: Path) -> None:
         with (folder / "result.json").open("a") as out:
             out.write(f"{count}\n")
         (folder / ".best.ckpt.tmp").write_text("half")
+        (folder / f"state-{count}").write_text("whole")
+        (folder / f"state-{count - 1}").unlink(missing_ok=True)
         mirror.note(folder)
         deadline = time.monotonic() + 60
         copy = remote / "trial/result.json"
@@ -203,7 +205,8 @@ def test_copies_are_made_while_a_trial_runs(tmp_path: Path) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.01)
     assert mirror.close()
-    assert [path.name for path in (remote / "trial").iterdir()] == ["result.json"]
+    names = sorted(path.name for path in (remote / "trial").iterdir())
+    assert names == ["result.json", "state-3"]
 
 
 def test_a_place_that_cannot_be_reached_is_told_once_and_at_the_end(

@@ -20,7 +20,7 @@ from orca.automl.events import TrialEvents
 from orca.automl.mirror import Mirror
 from orca.automl.search.tensorboardlogger import TensorboardLogger
 from orca.context import OrcaContext
-from orca.errors import FailedPreconditionError, InvalidArgumentError, OrcaError
+from orca.errors import FailedPreconditionError, InvalidArgumentError
 from orca.tune import SpaceExhaustedError, Study, Trial
 
 __all__ = ["AutoEstimator"]
@@ -554,13 +554,9 @@ class _Run:
     def close(self, *, has_failed: bool = False) -> None:
         """Frees its memory."""
         self.trial.close()
-        events, self._events = self._events, None
-        if events is None:
-            return
-        try:
-            events.close(has_failed=has_failed, began=self._began)
-        except OrcaError as error:  # A trial does not fail because of what TensorBoard shows of it.
-            _log.warning("not all events of %s are on the disk: %s", self.folder, error)
+        if self._events is not None:
+            self._events.close(has_failed=has_failed, began=self._began)
+            self._events = None  # Closes the file.
 
 
 def _folder_of(folder: Path, trial: Trial) -> Path | None:

@@ -44,7 +44,7 @@ def is_number(value: Any) -> bool:
 
 
 class TrialEvents:
-    """The event file of one trial.
+    """The event file of one trial. A full disk costs events, never the trial.
 
     Args:
         folder: Where it is made.
@@ -65,7 +65,6 @@ class TrialEvents:
     def close(self, *, has_failed: bool = False, began: float = 0.0) -> None:
         """Puts the trial into the table of hyper-parameters; ``began`` in seconds since 1970."""
         self._writer.add_hparams(self._hparams, has_failed=has_failed, began=began)
-        self._writer.sync()
 
 
 def steps_of(values: Any) -> Sequence[Any]:

@@ -30,7 +30,8 @@ class Mirror:
     def __init__(self, remote: str) -> None:
         self._remote = remote
         self._place: tuple[Any, str] | None = None
-        self._copied: dict[Path, tuple[int, int]] = {}  # Size and time of what is there.
+        # What is there of each folder: names, with sizes and times.
+        self._copied: dict[Path, dict[str, tuple[int, int]]] = {}
         self._changed = threading.Condition()
         # Guarded by _changed.
         self._waiting: dict[Path, None] = {}  # Folders, in the order of their changes.
@@ -118,19 +119,25 @@ class Mirror:
             self._place = file.where(self._remote)
         filesystem, root = self._place
         target = f"{root.rstrip('/')}/{folder.name}"
-        is_made = False
-        for path in sorted(folder.iterdir()):
-            if path.name.startswith(".") or not path.is_file():
-                continue  # What is being written has another name.
-            state = path.stat()
-            seen = (state.st_size, state.st_mtime_ns)
-            if self._copied.get(path) == seen:
+        if folder not in self._copied:
+            filesystem.create_dir(target, recursive=True)
+        copied = self._copied.setdefault(folder, {})
+        # What is being written has another name until it is whole.
+        present = {p.name for p in folder.iterdir() if p.is_file() and not p.name.startswith(".")}
+        for name in sorted(present):
+            try:
+                state = (folder / name).stat()
+                seen = (state.st_size, state.st_mtime_ns)
+                if copied.get(name) == seen:
+                    continue
+                content = (folder / name).read_bytes()
+            except FileNotFoundError:  # Somebody has just removed it.
                 continue
-            if not is_made:
-                filesystem.create_dir(target, recursive=True)
-                is_made = True
-            _put(filesystem, path.read_bytes(), target, path.name)
-            self._copied[path] = seen
+            _put(filesystem, content, target, name)
+            copied[name] = seen
+        for name in copied.keys() - present:
+            filesystem.delete_file(f"{target}/{name}")
+            del copied[name]
 
 
 def _put(filesystem: Any, content: bytes, folder: str, name: str) -> None:
