@@ -53,6 +53,7 @@ class TrialEvents:
     """
 
     def __init__(self, folder: Path, config: Mapping[str, Any], prefix: str = "ray/tune/") -> None:
+        folder.mkdir(parents=True, exist_ok=True)  # The writer would wait until it is on the disk.
         self._writer = _core.EventWriter(folder)
         self._hparams, self._prefix = hparams_of(config), prefix
 
