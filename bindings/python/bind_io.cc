@@ -6,6 +6,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <chrono>
@@ -316,6 +317,15 @@ void BindIo(nb::module_& m) {
       .def_prop_ro("path", &io::EventWriter::path)
       .def("add_scalar", &io::EventWriter::AddScalar, "tag"_a, "value"_a, "step"_a,
            "wall_time"_a = 0.0, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "add_hparams",
+          [](io::EventWriter& self, decltype(io::HparamSession::hparams) hparams, bool has_failed,
+             double began) {
+            const nb::gil_scoped_release released;
+            self.AddHparams(
+                {.hparams = std::move(hparams), .has_failed = has_failed, .began = began});
+          },
+          "hparams"_a, "has_failed"_a = false, "began"_a = 0.0)
       .def("sync", &io::EventWriter::Sync, nb::call_guard<nb::gil_scoped_release>());
   m.def("read_scalars", &ReadScalars, "folder"_a, "tag"_a,
         nb::call_guard<nb::gil_scoped_release>());

@@ -198,14 +198,20 @@ class _Context:
         frameworks = [name for name in FRAMEWORKS if name in sys.modules]
         # Who has imported Estimators will train.
         frameworks += [f"{name}-training" for name in frameworks if _TRAINING[name] in sys.modules]
-        kind = "+".join(["python", *frameworks])
+        return self._prepared("+".join(["python", *frameworks]), frameworks)
+
+    def own_kind(self, framework: str, threads: int) -> str:
+        """A nursery of workers that always compute with so many threads: some frameworks cannot change that."""
+        return self._prepared(f"python+{framework}:{threads}", [framework])
+
+    def _prepared(self, kind: str, frameworks: list[str]) -> str:
         if kind not in self._kinds:
             self.native.prepare(
                 kind,
                 self._worker.nursery_command(),
                 self._worker.nursery_environment(frameworks),
                 str(Path.cwd()),
-                self._worker.versions(),
+                self._worker.versions(frameworks),
             )
             self._kinds.add(kind)
         return kind

@@ -92,7 +92,27 @@ def run(
         [32]
         >>> orca.stop_orca_context()
     """
-    home, call = _begin(fn, args, kwargs, workers, threads, on_failure, max_restarts)
+    return _ended(*_begin(fn, args, kwargs, workers, threads, on_failure, max_restarts))
+
+
+def run_alone(framework: str, threads: int, fn: Callable[..., Any], args: Sequence[Any]) -> Any:
+    """Runs ``fn(*args)`` on one worker for a framework that cannot change its number of threads.
+
+    Args:
+        framework: Whose adapter the worker has loaded.
+        threads: Of that worker, for as long as it lives.
+        fn: The function.
+        args: Its arguments.
+
+    Returns:
+        What ``fn`` returned.
+    """
+    kind = current_context().own_kind(framework, threads)
+    return _ended(*_begin(fn, args, None, 1, threads, "raise", 0, kind))[0]
+
+
+def _ended(home: Any, call: Any) -> list[Any]:
+    """Waits for a call; its results."""
     try:
         while not call.wait(_LOOK):
             pass
@@ -167,6 +187,7 @@ def _begin(
     threads: int | None,
     on_failure: str,
     max_restarts: int,
+    kind: str | None = None,
 ) -> tuple[Any, Any]:
     """The home of the call's shards, and the call."""
     _check(fn, args, kwargs, on_failure, max_restarts)
@@ -180,7 +201,7 @@ def _begin(
     whole = (fn, tuple(args), dict(kwargs or {}))
     parts, shards = dumps(whole, names=("fn", "args", "kwargs"), home=home)
     return home, context.native.submit(
-        context.kind(),
+        kind or context.kind(),
         [context.setting(), *parts],
         shards,
         workers or 0,

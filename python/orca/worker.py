@@ -52,7 +52,8 @@ class Cancelled(BaseException):
 def main() -> NoReturn:
     """Runs the nursery until its agent is gone."""
     nursery = _core.Nursery()
-    for name in filter(None, os.environ.get("ORCA_PRELOAD", "").split(",")):
+    preloaded = list(filter(None, os.environ.get("ORCA_PRELOAD", "").split(",")))
+    for name in preloaded:
         framework, _, part = name.partition("-")
         try:
             importlib.import_module(f"orca.adapters.{framework}.{part or 'worker'}")
@@ -64,7 +65,7 @@ def main() -> NoReturn:
         _set_variable(name, value)
     # What the imports left is not looked at again, here or in a worker: that would copy its pages.
     gc.freeze()
-    nursery.ready(_threads(), versions())
+    nursery.ready(_threads(), versions(preloaded))
     while (birth := nursery.next()) is not None:
         pid = os.fork()
         if pid == 0:
@@ -284,10 +285,10 @@ def _sendable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def versions() -> dict[str, str]:
+def versions(frameworks: list[str]) -> dict[str, str]:
     """What a driver and its workers must have in common: pickles and byte code are of one version."""
     found = {"Python": "{}.{}".format(*sys.version_info)}
-    for name in context.FRAMEWORKS:
+    for name in frameworks:
         if name in sys.modules:
             found[name] = str(sys.modules[name].__version__)
     return found
@@ -298,6 +299,10 @@ def nursery_environment(frameworks: list[str]) -> dict[str, str]:
     changes = dict.fromkeys(["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"], "1")
     # Whoever asks for GPUs while torch is imported must not start CUDA: a fork would not have it.
     changes["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    # TensorFlow imports pandas, and that a pyarrow whose allocator would have a thread of its own.
+    changes["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
+    if "keras" in frameworks:
+        changes["TF_CPP_MIN_LOG_LEVEL"] = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "2")
     changes |= {"ORCA_PRELOAD": ",".join(frameworks), "ORCA_SYS_PATH": json.dumps(sys.path)}
     ours = [*changes, "ORCA_NURSERY", "ORCA_BEFORE"]
     return changes | {"ORCA_BEFORE": json.dumps({name: os.environ.get(name) for name in ours})}

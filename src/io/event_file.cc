@@ -40,6 +40,10 @@ void EventWriter::AddScalar(const std::string& tag, double value, std::int64_t s
       tag, {.step = step, .value = value, .wall_time = wall_time == 0 ? Now() : wall_time}));
 }
 
+void EventWriter::AddHparams(const HparamSession& session) {
+  for (const std::vector<std::byte>& record : EncodeHparams(session, Now())) Append(record);
+}
+
 void EventWriter::Append(const std::vector<std::byte>& record) {
   const std::lock_guard lock(mutex_);
   if (unwritten_.size() + record.size() > kMostUnwritten) (void)WriteUnwritten();

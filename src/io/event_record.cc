@@ -23,6 +23,10 @@ constexpr std::uint32_t kSummaryValue = 1;
 constexpr std::uint32_t kValueTag = 1;
 constexpr std::uint32_t kValueSimple = 2;
 constexpr std::uint32_t kValueTensor = 8;
+constexpr std::uint32_t kValueMetadata = 9;
+constexpr std::uint32_t kMetadataPlugin = 1;
+constexpr std::uint32_t kPluginName = 1;
+constexpr std::uint32_t kPluginContent = 2;
 constexpr std::uint32_t kTensorType = 1;
 constexpr std::uint32_t kTensorContent = 4;
 constexpr std::uint32_t kTensorFloats = 5;
@@ -33,6 +37,21 @@ constexpr std::uint64_t kTypeFloat = 1;
 constexpr std::uint64_t kTypeDouble = 2;
 constexpr std::uint64_t kTypeInt32 = 3;
 constexpr std::uint64_t kTypeInt64 = 9;
+
+// Of the hparams plugin's plugin_data.proto and api.proto, and of struct.proto.
+constexpr std::uint32_t kDataStart = 3;
+constexpr std::uint32_t kDataEnd = 4;
+constexpr std::uint32_t kStartHparam = 1;
+constexpr std::uint32_t kStartTime = 5;
+constexpr std::uint32_t kEndStatus = 1;
+constexpr std::uint32_t kEndTime = 2;
+constexpr std::uint32_t kMapKey = 1;
+constexpr std::uint32_t kMapValue = 2;
+constexpr std::uint32_t kStructNumber = 2;
+constexpr std::uint32_t kStructText = 3;
+constexpr std::uint32_t kStructBool = 4;
+constexpr std::uint64_t kStatusSuccess = 1;
+constexpr std::uint64_t kStatusFailure = 2;
 
 constexpr std::size_t kHead = sizeof(std::uint64_t) + sizeof(std::uint32_t);
 constexpr std::size_t kTail = sizeof(std::uint32_t);
@@ -65,6 +84,10 @@ class Message {
     PutVarint(value.size());
     Put(value.data(), value.size());
   }
+  void Text(std::uint32_t field, std::string_view value) {
+    Text(field, std::as_bytes(std::span(value)));
+  }
+  void Part(std::uint32_t field, const Message& part) { Text(field, part.bytes()); }
   Bytes bytes() const { return std::as_bytes(std::span(bytes_)); }
 
  private:
@@ -93,6 +116,43 @@ std::vector<std::byte> AsRecord(Bytes event) {
   const std::uint32_t crc = MaskedCrc(event);
   std::memcpy(record.data() + kHead + event.size(), &crc, sizeof crc);
   return record;
+}
+
+/// An event of the hparams plugin.
+std::vector<std::byte> AsHparamRecord(std::string_view tag, std::uint32_t kind,
+                                      const Message& content, double wall_time) {
+  Message data;
+  data.Part(kind, content);
+  Message plugin;
+  plugin.Text(kPluginName, "hparams");
+  plugin.Part(kPluginContent, data);
+  Message metadata;
+  metadata.Part(kMetadataPlugin, plugin);
+  Message value;
+  value.Text(kValueTag, tag);
+  value.Part(kValueMetadata, metadata);
+  Message summary;
+  summary.Part(kSummaryValue, value);
+  Message event;
+  event.Double(kEventWallTime, wall_time);
+  event.Part(kEventSummary, summary);
+  return AsRecord(event.bytes());
+}
+
+Message StartOf(const HparamSession& session, double began) {
+  Message start;
+  for (const auto& [name, value] : session.hparams) {
+    Message held;
+    if (const bool* truth = std::get_if<bool>(&value)) held.Varint(kStructBool, *truth ? 1 : 0);
+    if (const double* number = std::get_if<double>(&value)) held.Double(kStructNumber, *number);
+    if (const auto* text = std::get_if<std::string>(&value)) held.Text(kStructText, *text);
+    Message entry;
+    entry.Text(kMapKey, name);
+    entry.Part(kMapValue, held);
+    start.Part(kStartHparam, entry);
+  }
+  start.Double(kStartTime, began);
+  return start;
 }
 
 /// A member of a protocol buffer.
@@ -261,21 +321,31 @@ std::vector<std::byte> EncodeFileVersion(double wall_time) {
   constexpr std::string_view kVersion = "brain.Event:2";
   Message event;
   event.Double(kEventWallTime, wall_time);
-  event.Text(kEventFileVersion, std::as_bytes(std::span(kVersion)));
+  event.Text(kEventFileVersion, kVersion);
   return AsRecord(event.bytes());
 }
 
 std::vector<std::byte> EncodeScalar(const std::string& tag, const Scalar& scalar) {
   Message value;
-  value.Text(kValueTag, std::as_bytes(std::span(tag)));
+  value.Text(kValueTag, tag);
   value.Float(kValueSimple, static_cast<float>(scalar.value));
   Message summary;
-  summary.Text(kSummaryValue, value.bytes());
+  summary.Part(kSummaryValue, value);
   Message event;
   event.Double(kEventWallTime, scalar.wall_time);
   event.Varint(kEventStep, static_cast<std::uint64_t>(scalar.step));
-  event.Text(kEventSummary, summary.bytes());
+  event.Part(kEventSummary, summary);
   return AsRecord(event.bytes());
+}
+
+std::vector<std::vector<std::byte>> EncodeHparams(const HparamSession& session, double wall_time) {
+  const double began = session.began == 0 ? wall_time : session.began;
+  Message end;
+  end.Varint(kEndStatus, session.has_failed ? kStatusFailure : kStatusSuccess);
+  end.Double(kEndTime, wall_time);
+  return {AsHparamRecord("_hparams_/session_start_info", kDataStart, StartOf(session, began),
+                         wall_time),
+          AsHparamRecord("_hparams_/session_end_info", kDataEnd, end, wall_time)};
 }
 
 std::optional<Bytes> RecordReader::Next() {

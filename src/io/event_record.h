@@ -17,6 +17,9 @@ namespace orca::io {
 /// The record that every event file begins with.
 std::vector<std::byte> EncodeFileVersion(double wall_time);
 std::vector<std::byte> EncodeScalar(const std::string& tag, const Scalar& scalar);
+/// How the session began, and how it ended at `wall_time`: two records. TensorBoard finds out what
+/// parameters there are.
+std::vector<std::vector<std::byte>> EncodeHparams(const HparamSession& session, double wall_time);
 
 /// Takes a file apart into records. Length (u64) and its checksum, the event, its checksum.
 class RecordReader {

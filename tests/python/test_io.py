@@ -337,6 +337,60 @@ def test_tensorboard_reads_our_events(tmp_path: Path) -> None:
     assert _core.read_scalars(tmp_path / "app/train", "Loss") == read
 
 
+def test_tensorboard_has_our_hyper_parameters(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing import data_provider, plugin_event_multiplexer
+    from tensorboard.context import RequestContext
+    from tensorboard.plugins.base_plugin import TBContext
+    from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
+
+    sessions = {
+        "a": ({"lr": 0.1, "deep": True, "kind": "hist"}, 0.5, False),
+        "b": ({"lr": 0.2, "deep": False, "kind": "exact"}, 0.25, True),
+    }
+    for name, (hparams, value, has_failed) in sessions.items():
+        writer = _core.EventWriter(tmp_path / name)
+        writer.add_hparams(hparams, has_failed=has_failed, began=1e9)
+        writer.add_scalar("loss", 9.0, 1)
+        writer.add_scalar("loss", value, 2)
+        writer.sync()
+    multiplexer = plugin_event_multiplexer.EventMultiplexer().AddRunsFromDirectory(str(tmp_path))
+    multiplexer.Reload()
+    provider = data_provider.MultiplexerDataProvider(multiplexer, str(tmp_path))
+    context = backend_context.Context(TBContext(data_provider=provider))
+    request_context = RequestContext()
+    experiment = context.experiment_from_metadata(
+        request_context, "e", True, context.hparams_metadata(request_context, "e"), []
+    )
+    assert {(info.name, info.type) for info in experiment.hparam_infos} == {
+        ("lr", api_pb2.DATA_TYPE_FLOAT64),
+        ("deep", api_pb2.DATA_TYPE_BOOL),
+        ("kind", api_pb2.DATA_TYPE_STRING),
+    }
+    assert [info.name.tag for info in experiment.metric_infos] == ["loss"]
+    request = api_pb2.ListSessionGroupsRequest(
+        start_index=0,
+        slice_size=9,
+        allowed_statuses=[api_pb2.STATUS_SUCCESS, api_pb2.STATUS_FAILURE],
+        include_metrics=True,
+        col_params=[
+            {"metric": {"tag": "loss"}, "include_in_result": True},
+            *({"hparam": name, "include_in_result": True} for name in ("lr", "deep", "kind")),
+        ],
+    )
+    found = list_session_groups.Handler(request_context, context, "e", request).run()
+    read = {
+        group.sessions[0].name: (
+            {k: getattr(v, v.WhichOneof("kind")) for k, v in group.hparams.items()},
+            group.sessions[0].metric_values[0].value,
+            group.sessions[0].status == api_pb2.STATUS_FAILURE,
+        )
+        for group in found.session_groups
+    }
+    assert read == sessions
+    assert all(g.sessions[0].start_time_secs == 1e9 for g in found.session_groups)
+    assert _core.read_scalars(tmp_path / "b", "loss")[-1][:2] == (2, 0.25)
+
+
 @pytest.mark.parametrize("new_style", [False, True])
 def test_we_read_the_events_of_torch(tmp_path: Path, new_style: bool) -> None:
     from torch.utils.tensorboard import SummaryWriter

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import xgboost
 from pyspark.ml.linalg import DenseVector, Vectors, VectorUDT
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -35,6 +36,7 @@ import orca
 import zoo.orca
 from bigdl.orca.learn.pytorch import Estimator
 from orca import guests
+from orca.automl.xgboost import AutoXGBRegressor
 from orca.errors import InvalidArgumentError
 from orca.learn.pytorch import Estimator as OurEstimator
 from zoo.orca.learn.pytorch import Estimator as ZooEstimator
@@ -652,6 +654,24 @@ def test_a_prediction_feeds_another_training(context, spark):
         label_cols=["t"],
     )
     assert stats[0]["num_samples"] == 30
+
+
+def test_a_search_of_trees_has_the_columns_side_by_side(context, spark, tmp_path):
+    x, y = numbers(60)
+    frame = frame_of(spark, x, y).withColumn("z", F.col("id").cast("double"))
+    search = AutoXGBRegressor(logs_dir=str(tmp_path), n_estimators=5)
+    search.fit(
+        frame,
+        validation_data=frame,
+        metric="rmse",
+        search_space={"max_depth": 2},
+        feature_cols=["x", "z"],
+        label_cols="y",
+    )
+    table = np.column_stack([x, np.arange(60.0)])
+    plain = xgboost.XGBRegressor(**search.get_best_model().get_params()).fit(table, y[:, 0])
+    found = search.get_best_model().predict(table)
+    np.testing.assert_array_equal(found, plain.predict(table))
 
 
 def test_after_the_end_of_the_context_an_action_says_so(spark):

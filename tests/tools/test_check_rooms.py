@@ -89,7 +89,7 @@ def test_an_include_that_breaks_a_rule_is_named(tree, file, include, message):
         (
             "python/orca/adapters/torch/a.py",
             "import tensorflow as tf\n",
-            "outside python/orca/adapters/tensorflow",
+            "outside python/orca/adapters/keras",
         ),
         ("python/orca/a.py", "from tests.helpers import x\n", "the package imports tests"),
         ("python/orca/a.py", "import bigdl.orca\n", "bigdl is an old import root"),

@@ -1,10 +1,12 @@
-// Scalars in TensorBoard's event files.
+// Scalars and hyper-parameters in TensorBoard's event files.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "orca/core/export.h"
@@ -18,6 +20,13 @@ struct Scalar {
   double wall_time = 0;  ///< Seconds since 1970.
 };
 
+/// A row of TensorBoard's table of hyper-parameters; the folder's scalars are its metrics.
+struct HparamSession {
+  std::map<std::string, std::variant<bool, double, std::string>> hparams;
+  bool has_failed = false;
+  double began = 0;  ///< Seconds since 1970; 0 is now.
+};
+
 /// Writes a new event file, which TensorBoard shows while it grows.
 ///
 /// Any thread may use it. A full disk costs events, not the run: the first failure is logged, the
@@ -29,6 +38,7 @@ class ORCA_API EventWriter {
 
   /// `wall_time` in seconds since 1970; 0 is now.
   void AddScalar(const std::string& tag, double value, std::int64_t step, double wall_time = 0);
+  void AddHparams(const HparamSession& session);
   /// Returns when all events are on the disk. Throws when they are not.
   void Sync();
 

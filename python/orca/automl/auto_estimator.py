@@ -16,7 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from orca.automl.metrics import Evaluator
+from orca.automl.events import TrialEvents
+from orca.automl.mirror import Mirror
+from orca.automl.search.tensorboardlogger import TensorboardLogger
 from orca.context import OrcaContext
 from orca.errors import FailedPreconditionError, InvalidArgumentError
 from orca.tune import SpaceExhaustedError, Study, Trial
@@ -28,7 +30,7 @@ _LOSSES = ("mean_loss", "loss")
 
 
 class AutoEstimator:
-    """Made by ``from_torch``.
+    """Made by ``from_torch`` or ``from_keras``.
 
     Example:
         >>> from orca.automl.auto_estimator import AutoEstimator
@@ -36,17 +38,20 @@ class AutoEstimator:
         'auto_pytorch_estimator'
     """
 
+    # The spec is an adapter's: it has ``named_metric``, ``measures_training``, ``trials`` and ``load_best``.
     def __init__(self, spec: Any, logs_dir: str, resources: Any, name: str, remote: Any) -> None:
         self._spec = spec
         self._logs = Path(logs_dir).expanduser()
         self._cores = _cores(resources)
         self.name = name
-        if remote is not None:
+        if remote is not None and (not isinstance(remote, str) or not remote):
             raise InvalidArgumentError(
-                f"remote_dir {remote!r} is not in this release; trials are in logs_dir, which may be a mounted folder"
+                f"remote_dir {remote!r} is not a path; give one such as 'hdfs://host/folder', or None"
             )
+        self._remote = remote
         self._trials: list[Trial] = []
         self._best: tuple[int, Path] | None = None
+        self._mode = "min"
         self._has_fitted = False
 
     @staticmethod
@@ -70,11 +75,37 @@ class AutoEstimator:
             logs_dir: Where the folders of trials are.
             resources_per_trial: ``{"cpu": k}``: the cores of a trial; 1 by default.
             name: Of the folder in ``logs_dir``.
-            remote_dir: Not in this release.
+            remote_dir: Where the folders of trials are copied to while they grow: ``file://``, ``hdfs://``, ``s3://`` ...
         """
         from orca.adapters.torch.tuning import TorchSpec
 
         spec = TorchSpec(model_creator, optimizer, loss)
+        return AutoEstimator(spec, logs_dir, resources_per_trial, name, remote_dir)
+
+    @staticmethod
+    def from_keras(
+        *,
+        model_creator: Callable[[dict[str, Any]], Any],
+        logs_dir: str = "/tmp/auto_estimator_logs",
+        resources_per_trial: dict[str, Any] | None = None,
+        name: str = "auto_keras_estimator",
+        remote_dir: str | None = None,
+    ) -> AutoEstimator:
+        """An AutoEstimator of a Keras model, on TensorFlow.
+
+        Args:
+            model_creator: ``f(config)`` of a compiled Keras 3 model.
+            logs_dir: Where the folders of trials are.
+            resources_per_trial: ``{"cpu": k}``: the cores of a trial, and TensorFlow's threads; 1 by default.
+            name: Of the folder in ``logs_dir``.
+            remote_dir: Where the folders of trials are copied to while they grow: ``file://``, ``hdfs://``, ``s3://`` ...
+
+        Raises:
+            ImportError: TensorFlow is not installed.
+        """
+        from orca.adapters.keras.tuning import KerasSpec
+
+        spec = KerasSpec(model_creator)
         return AutoEstimator(spec, logs_dir, resources_per_trial, name, remote_dir)
 
     def fit(
@@ -102,11 +133,13 @@ class AutoEstimator:
         """Runs the trials, as many at a time as the cores of the context allow.
 
         Args:
-            data: ``(x, y)``, a ``DataLoader``, a creator ``f(config)`` of one, shards or a data frame. Arrays are cut
-                into batches of ``config["batch_size"]``.
+            data: ``(x, y)``, shards or a data frame; a ``DataLoader`` or a creator ``f(config)`` of one; for Keras a
+                creator of a ``tf.data.Dataset`` or of ``(x, y)``. Arrays are cut into batches of
+                ``config["batch_size"]``; for Keras it may be left out, and is 32.
             epochs: Of a trial.
-            validation_data: As ``data``. Without it the training loss is what is measured.
-            metric: A name of ``Evaluator``, ``"mean_loss"``, or ``f(y_true, y_pred)``.
+            validation_data: As ``data``. Without it the training rows are what is measured.
+            metric: A name of ``Evaluator``, ``"mean_loss"``, or ``f(y_true, y_pred)``; for Keras also a metric that
+                the model was compiled with.
             metric_mode: ``"min"`` or ``"max"``; known for names.
             metric_threshold: A trial that is as good as that has ended.
             n_sampling: How often the space is sampled, for every point of its grids.
@@ -127,9 +160,7 @@ class AutoEstimator:
             raise FailedPreconditionError(
                 "This AutoEstimator has already been fitted and cannot fit again."
             )
-        from orca.adapters.torch.tuning import TorchData
-
-        name, function, direction = _metric(metric, metric_mode, mode)
+        name, measured, direction = self._metric(metric, metric_mode, mode)
         if not isinstance(search_space, dict):
             raise InvalidArgumentError(
                 "search_space is a dict of what to search; see orca.automl.hp"
@@ -142,12 +173,12 @@ class AutoEstimator:
         if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
             raise InvalidArgumentError(f"epochs {epochs!r} is not a whole number of 1 or more")
         if validation_data is None:
-            if function is not None:
+            if measured is not None and not self._spec.measures_training:
                 raise InvalidArgumentError(
                     f"You must input validation data! The metric {name!r} is measured on it"
                 )
             warnings.warn(
-                "there is no validation_data: the loss on the training rows is what is minimised",
+                f"there is no validation_data: {name} on the training rows is what decides",
                 stacklevel=2,
             )
         cores = OrcaContext.cores()
@@ -174,21 +205,17 @@ class AutoEstimator:
         )
         trials = n_sampling * int(study.space.native.grid_cells)
         run = _Search(
-            spec=self._spec,
+            trials=self._spec.trials(data, validation_data, columns, measured, self._cores),
             study=study,
             folder=folder,
-            data=TorchData(data, self._spec.loss, columns),
-            validation=None
-            if validation_data is None
-            else TorchData(validation_data, self._spec.loss, columns),
-            function=function,
             epochs=epochs,
             threshold=metric_threshold,
-            threads=self._cores,
+            remote=self._remote,
         )
         self._has_fitted = True
         run.run(math.inf if n_sampling == -1 else trials, max(1, cores // self._cores))
-        self._trials, self._best = study.trials, run.best
+        self._trials, self._best, self._mode = study.trials, run.best, direction
+        run.write_leaderboard(self._logs / f"{self.name}_leaderboard", self.name)
         failed = [trial for trial in self._trials if trial.state == "failed"]
         if failed and (raise_on_failed_trial or self._best is None):
             raise FailedPreconditionError(
@@ -209,6 +236,22 @@ class AutoEstimator:
         """All trials, in the order of their numbers."""
         return list(self._trials)
 
+    def best_trials(self) -> list[tuple[Trial, Path]]:
+        """Those that did not fail, each with the file of its best weights; the one with the best metric first."""
+        sign = -1.0 if self._mode == "max" else 1.0
+        found = []
+        for trial in self._trials:
+            folder = self.folder_of(trial)
+            if trial.state == "failed" or not trial.reports or folder is None:
+                continue
+            loss = min(sign * value for _, value in trial.reports)
+            found.append((loss, trial.number, trial, folder / "best.ckpt"))
+        return [each[2:] for each in sorted(found, key=lambda each: each[:2])]
+
+    def folder_of(self, trial: Trial) -> Path | None:
+        """Where a trial's files are."""
+        return _folder_of(self._logs / self.name, trial)
+
     def get_best_trial(self) -> Trial:
         """The trial with the best metric of any of its epochs."""
         return self._found[0]
@@ -219,10 +262,29 @@ class AutoEstimator:
 
     def get_best_model(self) -> Any:
         """A new model with its weights of that epoch."""
-        from orca.adapters.torch.tuning import load_best
-
         trial, path = self._found
-        return load_best(self._spec, _converted(trial.config), path)
+        return self._spec.load_best(_converted(trial.config), path)
+
+    def _metric(
+        self, metric: Any, metric_mode: str | None, mode: str | None
+    ) -> tuple[str, Any, str]:
+        """The name, what is measured (None: the loss) and the direction of a metric."""
+        if metric_mode is not None and mode is not None and mode != metric_mode:
+            raise InvalidArgumentError(
+                f"metric_mode {metric_mode!r} and mode {mode!r} differ; give one"
+            )
+        given = metric_mode if metric_mode is not None else mode
+        if given not in (None, "min", "max"):
+            raise InvalidArgumentError("`mode` has to be one of ['min', 'max']")
+        if metric is None or metric in _LOSSES:
+            return metric or _LOSSES[0], None, given or "min"
+        if callable(metric):
+            if given is None:
+                raise InvalidArgumentError(
+                    "You must specify `metric_mode` for your metric function"
+                )
+            return getattr(metric, "__name__", "metric"), metric, given
+        return (metric, *self._spec.named_metric(metric, given))
 
 
 class _Search:
@@ -231,19 +293,17 @@ class _Search:
     def __init__(
         self,
         *,
-        spec: Any,
+        trials: Callable[[dict[str, Any], int], Any],
         study: Study,
         folder: Path,
-        data: Any,
-        validation: Any,
-        function: Any,
         epochs: int,
         threshold: float | None,
-        threads: int,
+        remote: str | None,
     ) -> None:
-        self._spec, self._study, self._folder = spec, study, folder
-        self._data, self._validation, self._function = data, validation, function
-        self._epochs, self._threshold, self._threads = epochs, threshold, threads
+        self._remote = remote
+        self._mirror: Mirror | None = None
+        self._trials, self._study, self._folder = trials, study, folder
+        self._epochs, self._threshold = epochs, threshold
         self._running: dict[int, _Run] = {}  # Those that are under way or paused.
         self._saved: dict[int, Any] = {}  # Weights that others may take over.
         self._best: tuple[float, int, Path] | None = None
@@ -261,6 +321,15 @@ class _Search:
 
     def run(self, trials: float, parallel: int) -> None:
         """Runs until there are so many trials and none can go on."""
+        if self._remote is not None:
+            self._mirror = Mirror(self._remote)
+        try:
+            self._run(trials, parallel)
+        finally:
+            if self._mirror is not None:
+                self._mirror.close()
+
+    def _run(self, trials: float, parallel: int) -> None:
         with ThreadPoolExecutor(parallel, thread_name_prefix="orca-trial") as threads:
             workers = [threads.submit(self._work, trials) for _ in range(parallel)]
             try:
@@ -350,16 +419,21 @@ class _Search:
             run.best,
             trial.config,
         )
-        run.close()
+        self._end(run)
+
+    def _end(self, run: _Run, *, has_failed: bool = False) -> None:
+        run.close(has_failed=has_failed)
+        self._grown(run.folder)
+
+    def _grown(self, folder: Path) -> None:
+        """Something in a trial's folder has changed."""
+        if self._mirror is not None:
+            self._mirror.note(folder)
 
     def _new(self, trial: Trial) -> _Run:
-        from orca.adapters.torch.tuning import TorchTrial
-
         config = _converted(trial.config)
         seed = (self._study.seed + 1_000_003 * trial.number) % (1 << 31)
-        made = TorchTrial(
-            self._spec, config, self._data, self._validation, self._function, self._threads, seed
-        )
+        made = self._trials(config, seed)
         step = 0
         if trial.source in self._saved:
             made.take_over(self._saved[trial.source])
@@ -379,6 +453,7 @@ class _Search:
             run.best = value
             run.trial.save(run.folder / "best.ckpt")
         run.write(self._study.metric, value)
+        self._grown(run.folder)
         with self._changed:
             mine = (self._loss(run.best), run.number, run.folder / "best.ckpt")
             if is_better and (self._best is None or mine[:2] < self._best[:2]):
@@ -406,7 +481,21 @@ class _Search:
                     default=None,
                 )
         if run is not None:
-            run.close()
+            self._end(run, has_failed=True)
+        self._grown(folder)
+
+    def write_leaderboard(self, folder: Path, name: str) -> None:
+        """All trials in TensorBoard's table of hyper-parameters."""
+        configs: dict[str, Any] = {}
+        found: dict[str, Any] = {}
+        for trial in self._study.trials:
+            if trial.reports and (own := _folder_of(self._folder, trial)) is not None:
+                configs[own.name] = trial.config
+                found[own.name] = {self._study.metric: [value for _, value in trial.reports]}
+        try:
+            TensorboardLogger(str(folder), name=name).run(configs, found)
+        except Exception as error:  # The search has its results.
+            _log.warning("TensorBoard's table %s is not complete: %s", folder, error)
 
     def summary(self) -> str:
         """The best configuration."""
@@ -432,6 +521,7 @@ class _Run:
         self._began = time.time()
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "params.json").write_text(json.dumps(config, default=str))
+        self._events: TrialEvents | None = TrialEvents(folder, config)
 
     def epoch(self) -> float:
         """Makes one, and counts it."""
@@ -458,33 +548,21 @@ class _Run:
             if is_new:
                 writer.writeheader()
             writer.writerow(row)
+        assert self._events is not None  # A trial that has ended reports nothing.
+        self._events.add(row, self.step)
 
-    def close(self) -> None:
+    def close(self, *, has_failed: bool = False) -> None:
         """Frees its memory."""
         self.trial.close()
+        if self._events is not None:
+            self._events.close(has_failed=has_failed, began=self._began)
+            self._events = None  # Closes the file.
 
 
-def _metric(metric: Any, metric_mode: str | None, mode: str | None) -> tuple[str, Any, str]:
-    """The name, the function (None: the loss) and the direction of a metric."""
-    if metric_mode is not None and mode is not None and mode != metric_mode:
-        raise InvalidArgumentError(
-            f"metric_mode {metric_mode!r} and mode {mode!r} differ; give one"
-        )
-    given = metric_mode if metric_mode is not None else mode
-    if given not in (None, "min", "max"):
-        raise InvalidArgumentError("`mode` has to be one of ['min', 'max']")
-    if metric is None or metric in _LOSSES:
-        return metric or _LOSSES[0], None, given or "min"
-    if callable(metric):
-        if given is None:
-            raise InvalidArgumentError("You must specify `metric_mode` for your metric function")
-        return getattr(metric, "__name__", "metric"), metric, given
-    Evaluator.check_metric(metric)
-    return (
-        metric,
-        Evaluator.metrics_func[metric.lower()],
-        given or Evaluator.get_metric_mode(metric),
-    )
+def _folder_of(folder: Path, trial: Trial) -> Path | None:
+    """Where the youngest run of a trial left its files."""
+    folders = folder.glob(f"train_func_*_{trial.number:05d}")
+    return max(folders, key=lambda path: path.stat().st_mtime, default=None)
 
 
 def _converted(config: dict[str, Any]) -> dict[str, Any]:

@@ -35,7 +35,16 @@ _LEARN = {
     )
 }
 _AUTOML = {
-    f"orca.automl.{name}": f"orca.automl.{name}" for name in ("auto_estimator", "hp", "metrics")
+    f"orca.automl.{name}": f"orca.automl.{name}"
+    for name in (
+        "auto_estimator",
+        "hp",
+        "metrics",
+        "model",
+        "pytorch_utils",
+        "search",
+        "xgboost",
+    )
 }
 _ALIASES = {
     "bigdl": {
@@ -70,10 +79,6 @@ _ALIASES = {
 """Names below a root, and the modules that they are. What is below them is the same, too."""
 
 _NOT_YET_IN_ORCA = (
-    "orca.automl.model",
-    "orca.automl.pytorch_utils",
-    "orca.automl.search",
-    "orca.automl.xgboost",
     "orca.data.elastic_search",
     "orca.data.image",
     "orca.data.ray_xshards",

@@ -47,6 +47,30 @@ TEST(EventFileTest, RecordsAreAsTheFormatHasThem) {
             "150000003f");        // 2: simple_value, 0.5
 }
 
+// What the protocol buffers of TensorBoard 2.21 make of the same.
+TEST(EventFileTest, HyperParametersAreAsTheFormatHasThem) {
+  const auto records = EncodeHparams({.hparams = {{"a", true}, {"b", 0.5}, {"c", std::string("d")}},
+                                      .has_failed = true,
+                                      .began = 1},
+                                     2.0);
+  ASSERT_THAT(records, SizeIs(2));
+  const std::string start = Hex(records[0]);
+  EXPECT_EQ(start.substr(24, start.size() - 32),
+            "090000000000000040"                    // 1: wall_time, 2.0
+            "2a5d0a5b"                              // 5: summary, 1: value
+            "0a1c5f68706172616d735f2f"              // 1: tag, "_hparams_/
+            "73657373696f6e5f73746172745f696e666f"  // session_start_info"
+            "4a3b0a39"                              // 9: metadata, 1: plugin_data
+            "0a0768706172616d73"                    // 1: plugin_name, "hparams"
+            "122e1a2c"                              // 2: content, 3: session_start_info
+            "0a070a016112022001"                    // 1: hparams, "a": 4: true
+            "0a0e0a0162120911000000000000e03f"      // "b": 2: 0.5
+            "0a080a016312031a0164"                  // "c": 3: "d"
+            "29000000000000f03f");                  // 5: start_time_secs, 1.0
+  const std::string end = Hex(records[1]);
+  EXPECT_THAT(end, HasSubstr("220b0802110000000000000040"));  // 4: 1: failure, 2: 2.0
+}
+
 TEST(EventFileTest, ScalarsComeBackAsTheyWere) {
   const TestFolder folder;
   EventWriter writer(folder.path() / "train");

@@ -40,12 +40,12 @@ from orca.adapters.torch.records import (
     warn_of_optimizer,
     write_file,
 )
-from orca.adapters.torch.rows import column_names, is_spark_frame, store_of
 from orca.adapters.torch.session import ModelSpec, Session, make_models
 from orca.adapters.torch.trees import SharedParts, pack, unpack
 from orca.context import OrcaContext, active_context, current_context
 from orca.data import Shard, SparkXShards
 from orca.data.cells import stacked
+from orca.data.rows import column_names, is_spark_frame, store_of
 from orca.errors import FailedPreconditionError, InvalidArgumentError
 from orca.generations import Generation
 from orca.guests import Basket

@@ -25,6 +25,7 @@ from orca.adapters.torch.shared_state import SharedState
 from orca.adapters.torch.trees import type_name, unpack
 from orca.data.arrays import SharedBlock
 from orca.errors import FailedPreconditionError, InvalidArgumentError, OrcaError
+from orca.files import write_whole
 from orca.generations import Generation
 from orca.objects import broadcast_object
 
@@ -256,16 +257,7 @@ def _read(checkpoint: Any) -> dict[str, Any]:
 
 def write_file(path: Path, value: Any) -> None:
     """Writes with ``torch.save``, completely or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with beside.open("wb") as file:
-            torch.save(value, file)
-            file.flush()
-            os.fsync(file.fileno())  # A machine that stops leaves the old file or the new one.
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    write_whole(path, lambda file: torch.save(value, file))
 
 
 def load_file(path: Path, *, trust: bool, generation: Generation) -> Any:

@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from orca.adapters.torch.metrics import PytorchMetric
 from orca.adapters.torch.names import load_plain_state
 from orca.adapters.torch.records import write_file
+from orca.automl.metrics import Evaluator
 from orca.data import ArrayStore
 from orca.errors import InvalidArgumentError
 from orca.learn.metrics import Metric
@@ -78,13 +79,15 @@ class TorchSpec:
 
     Attributes:
         model_creator: ``f(config)``.
-        optimizer: ``f(model, config)``, or a name of ``torch.optim``.
+        optimizer: ``f(model, config)``, or a class of ``torch.optim`` or its name.
         loss: A loss, ``f(config)``, or a name of ``torch.nn``.
     """
 
     model_creator: Callable[[dict[str, Any]], Any]
     optimizer: Any
     loss: Any
+    measures_training: ClassVar[bool] = False
+    """Whether a metric other than the loss can be had without validation data."""
 
     def __post_init__(self) -> None:
         """Checks the names."""
@@ -107,9 +110,11 @@ class TorchSpec:
 
     def new_optimizer(self, model: Any, config: dict[str, Any]) -> Any:
         """Its optimizer."""
-        if not isinstance(self.optimizer, str):
-            return self.optimizer(model, dict(config))
-        made = _by_name(self.optimizer, torch.optim, torch.optim.Optimizer, "optimizer")
+        made = self.optimizer
+        if isinstance(made, str):
+            made = _by_name(made, torch.optim, torch.optim.Optimizer, "optimizer")
+        if not isinstance(made, type):
+            return made(model, dict(config))
         return made(model.parameters(), lr=config.get("lr", 1e-3))
 
     def new_loss(self, config: dict[str, Any], *, only_check: bool = False) -> Any:
@@ -124,6 +129,25 @@ class TorchSpec:
                 "loss is a torch loss, a creator f(config), or the name of a torch loss"
             )
         return None if only_check else self.loss(dict(config))
+
+    def named_metric(self, name: str, mode: str | None) -> tuple[Any, str]:
+        """The function behind a name, and its direction."""
+        Evaluator.check_metric(name)
+        return Evaluator.metrics_func[name.lower()], mode or Evaluator.get_metric_mode(name)
+
+    def trials(
+        self, data: Any, validation: Any, columns: dict[str, Any], metric: Any, threads: int
+    ) -> Callable[[dict[str, Any], int], TorchTrial]:
+        """What makes a trial of a configuration and a seed."""
+        train = TorchData(data, self.loss, columns)
+        other = None if validation is None else TorchData(validation, self.loss, columns)
+        return lambda config, seed: TorchTrial(self, config, train, other, metric, threads, seed)
+
+    def load_best(self, config: dict[str, Any], path: Path) -> torch.nn.Module:
+        """The model of a configuration with the weights that a trial saved."""
+        model = self.new_model(config)
+        load_plain_state(model, torch.load(path, weights_only=True))
+        return model
 
 
 def _by_name(name: str, module: Any, base: type, what: str) -> Any:
@@ -273,10 +297,3 @@ class TorchTrial:
     def close(self) -> None:
         """Frees its memory."""
         self._estimator.shutdown()
-
-
-def load_best(spec: TorchSpec, config: dict[str, Any], path: Path) -> torch.nn.Module:
-    """The model of a configuration with the weights that a trial saved."""
-    model = spec.new_model(config)
-    load_plain_state(model, torch.load(path, weights_only=True))
-    return model

@@ -1,0 +1,1 @@
+"""Orca's side of XGBoost."""

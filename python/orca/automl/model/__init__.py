@@ -1,0 +1,1 @@
+"""Models of trials, by the names of the old API."""
