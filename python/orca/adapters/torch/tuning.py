@@ -258,17 +258,21 @@ class TorchTrial:
         found = self._estimator.evaluate(self._validation.of(self._config), max_restarts=0, **given)
         return float(found[_MEASURED if self._has_metric else "val_loss"])
 
-    def weights(self) -> Any:
-        """The model's state dict."""
-        return self._estimator.get_state_dict()["models"][0]
-
-    def take_over(self, weights: Any) -> None:
-        """Goes on from another trial's weights."""
-        self._estimator.load_state_dict(weights)
-
     def save(self, path: Path) -> None:
         """Writes the weights."""
-        write_file(path, self.weights())
+        write_file(path, self._estimator.get_state_dict()["models"][0])
+
+    def save_state(self, path: Path, note: dict[str, Any]) -> None:
+        """Writes all that it goes on with, and a note of plain values."""
+        write_file(path, {"note": note, "state": self._estimator.get_state_dict()})
+
+    def load_state(self, path: Path, *, only_weights: bool = False) -> dict[str, Any]:
+        """Goes on from what ``save_state`` of this trial wrote, or with the weights of another; returns the note."""
+        found = torch.load(path, weights_only=True)
+        state = found["state"]
+        self._estimator.load_state_dict(state["models"][0] if only_weights else state)
+        note: dict[str, Any] = found["note"]
+        return note
 
     def close(self) -> None:
         """Frees its memory."""
