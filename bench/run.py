@@ -189,6 +189,11 @@ GOALS = {
     "tune-tpe": ("1,000 trials of TPE, 10 floats, in memory, against Optuna", 50),
     "tune-tpe-rustuna": ("... against Rustuna", 2.5),
     "tune-gp": ("100 trials with a Gaussian process, 10 floats, against Optuna's GPSampler", 20),
+    "trial-ray-reused": (
+        "an empty trial through AutoEstimator, 2 parallel, in reused workers, against Ray Tune's with reuse_actors",
+        50,
+    ),
+    "trial-many": ("10,000 empty trials, 2 parallel, in reused workers, stored, against 10 s", 1),
 }
 PARTS = [
     "allreduce",
@@ -406,6 +411,10 @@ def main() -> None:
         program = [sys.executable, str(ROOT / "bench" / "tune_bench.py")]
         for part in ("tpe", "gp"):
             results |= run([*program, part, "--optuna", str(python)])
+        program = [sys.executable, str(ROOT / "bench" / "tune_trials_bench.py")]
+        ray = environment("ray", "torch==", "numpy==") / "bin" / "python"
+        results |= run([*program, "empty", "--ray", str(ray)])
+        results |= run([*program, "many"])
     rows = []
     for name, (what, goal) in GOALS.items():
         if name in results:

@@ -19,6 +19,7 @@
 #include "orca/tune/sampler.h"
 #include "orca/tune/space.h"
 #include "orca/tune/study.h"
+#include "orca/tune/study_monitor.h"
 
 namespace nb = nanobind;
 using nb::literals::operator""_a;
@@ -43,6 +44,23 @@ TrialState StateOf(const std::string& name) {
                                           "pruned or failed");
 }
 
+// By hand: to a caster of variants True is a number.
+std::vector<tune::Value> ValuesOf(const nb::list& given) {
+  std::vector<tune::Value> values;
+  for (const nb::handle value : given) {
+    if (nb::isinstance<nb::bool_>(value)) {
+      values.emplace_back(nb::cast<bool>(value));
+    } else if (nb::isinstance<nb::int_>(value)) {
+      values.emplace_back(nb::cast<std::int64_t>(value));
+    } else if (nb::isinstance<nb::float_>(value)) {
+      values.emplace_back(nb::cast<double>(value));
+    } else {
+      values.emplace_back(nb::cast<std::string>(value));
+    }
+  }
+  return values;
+}
+
 void BindSpace(nb::module_& m) {
   nb::class_<Parameter>(m, "TuneParameter")
       .def_static("uniform", &tune::Uniform, "name"_a, "low"_a, "high"_a)
@@ -57,16 +75,16 @@ void BindSpace(nb::module_& m) {
       .def_static("qlograndint", &tune::QLogInteger, "name"_a, "low"_a, "high"_a, "step"_a)
       .def_static(
           "choice",
-          [](std::string name, std::int64_t choices) {
-            return tune::Choice(std::move(name), choices);
+          [](std::string name, const nb::list& values) {
+            return tune::Choice(std::move(name), ValuesOf(values));
           },
-          "name"_a, "choices"_a)
+          "name"_a, "values"_a)
       .def_static(
           "grid",
-          [](std::string name, std::int64_t choices) {
-            return tune::Grid(std::move(name), choices);
+          [](std::string name, const nb::list& values) {
+            return tune::Grid(std::move(name), ValuesOf(values));
           },
-          "name"_a, "choices"_a)
+          "name"_a, "values"_a)
       .def_static("subset", &tune::Subset, "name"_a, "choices"_a, "min"_a, "max"_a)
       .def("when", &tune::When, "parent"_a, "choice"_a)
       .def("check", &Parameter::Check, "value"_a)
@@ -114,7 +132,11 @@ void BindTrial(nb::module_& m) {
       .def_ro("error", &Trial::error)
       .def_ro("resumed_step", &Trial::resumed_step)
       .def_ro("source", &Trial::source)
-      .def_ro("config", &Trial::config);
+      .def_ro("config", &Trial::config)
+      .def_ro("clones", &Trial::clones)
+      .def_ro("retries", &Trial::retries)
+      .def_ro("started", &Trial::started)
+      .def_ro("ended", &Trial::ended);
 }
 
 void BindStudy(nb::module_& m) {
@@ -126,7 +148,7 @@ void BindStudy(nb::module_& m) {
              std::vector<Point> points, std::int64_t budget, bool allow_duplicates,
              std::string scheduler, std::string scheduler_parameters, std::int64_t epochs,
              std::filesystem::path file, std::string name, std::string metric, bool resume,
-             bool full_sync) {
+             bool full_sync, std::int64_t retries, std::filesystem::path warm_start) {
             new (self) Study(
                 space,
                 {.mode = maximize ? tune::Mode::kMax : tune::Mode::kMin,
@@ -142,11 +164,13 @@ void BindStudy(nb::module_& m) {
                  .points = std::move(points),
                  .search = {.seed = seed, .parameters = std::move(parameters), .budget = budget},
                  .batch = batch,
-                 .allow_duplicates = allow_duplicates});
+                 .allow_duplicates = allow_duplicates,
+                 .retries = retries,
+                 .warm_start = std::move(warm_start)});
           },
           "space"_a, "maximize"_a, "search_alg"_a, "parameters"_a, "seed"_a, "batch"_a, "points"_a,
           "budget"_a, "allow_duplicates"_a, "scheduler"_a, "scheduler_parameters"_a, "epochs"_a,
-          "file"_a, "name"_a, "metric"_a, "resume"_a, "full_sync"_a)
+          "file"_a, "name"_a, "metric"_a, "resume"_a, "full_sync"_a, "retries"_a, "warm_start"_a)
       .def_prop_ro("algorithm", &Study::algorithm)
       .def_prop_ro("note", &Study::note)
       .def("can_ask", &Study::CanAsk, nb::call_guard<nb::gil_scoped_release>())
@@ -155,6 +179,8 @@ void BindStudy(nb::module_& m) {
       .def("ask_again", &Study::AskAgain, nb::call_guard<nb::gil_scoped_release>())
       .def("tell", &Study::Tell, "number"_a, "value"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("fail", &Study::Fail, "number"_a, "error"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("retry", &Study::Retry, "number"_a, "error"_a, "step"_a,
+           nb::call_guard<nb::gil_scoped_release>())
       .def("prune", &Study::Prune, "number"_a, nb::call_guard<nb::gil_scoped_release>())
       .def(
           "add_report",
@@ -167,7 +193,30 @@ void BindStudy(nb::module_& m) {
       .def("at", &Study::At, "number"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("trials", &Study::Trials, nb::call_guard<nb::gil_scoped_release>())
       .def("best", &Study::Best, nb::call_guard<nb::gil_scoped_release>())
-      .def_prop_ro("size", &Study::size);
+      .def_prop_ro("size", &Study::size)
+      .def_prop_ro("added", &Study::added);
+}
+
+void BindMonitor(nb::module_& m) {
+  using tune::StudyMonitor;
+  nb::class_<StudyMonitor>(m, "TuneMonitor")
+      .def(
+          "__init__",
+          [](StudyMonitor* self, const Study& study, std::int64_t trials, double seconds,
+             bool is_terminal, bool by_best_report, double now) {
+            new (self) StudyMonitor(study,
+                                    {.trials = trials,
+                                     .seconds = seconds,
+                                     .is_terminal = is_terminal,
+                                     .by_best_report = by_best_report},
+                                    now);
+          },
+          nb::keep_alive<1, 2>(), "study"_a, "trials"_a, "seconds"_a, "is_terminal"_a,
+          "by_best_report"_a, "now"_a)
+      .def("show", &StudyMonitor::Show, "now"_a, "columns"_a, "rows"_a,
+           nb::call_guard<nb::gil_scoped_release>())
+      .def("clear", &StudyMonitor::Clear)
+      .def("table", &StudyMonitor::Table, nb::call_guard<nb::gil_scoped_release>());
 }
 
 }  // namespace
@@ -176,6 +225,7 @@ void BindTune(nb::module_& m) {
   BindSpace(m);
   BindTrial(m);
   BindStudy(m);
+  BindMonitor(m);
   m.def("tune_stored_seed", &tune::StoredSeed, "file"_a, "name"_a);
   m.def("tune_search_names", &tune::SearchNames);
   m.def("tune_search_parameters", &tune::SearchParameters, "name"_a);

@@ -11,17 +11,19 @@ Example:
 from __future__ import annotations
 
 import concurrent.futures
+import contextvars
 import json
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from orca import guests, progress
 from orca.context import active_context, current_context
-from orca.errors import InvalidArgumentError, WorkerFailedError
+from orca.errors import InvalidArgumentError, WaitTimeoutError, WorkerFailedError
 from orca.pickles import dumps, loads
 
 if TYPE_CHECKING:  # It imports numpy, which a driver may never need.
@@ -92,7 +94,7 @@ def run(
         [32]
         >>> orca.stop_orca_context()
     """
-    return _ended(*_begin(fn, args, kwargs, workers, threads, on_failure, max_restarts))
+    return _ended(fn, *_begin(fn, args, kwargs, workers, threads, on_failure, max_restarts))
 
 
 def run_alone(framework: str, threads: int, fn: Callable[..., Any], args: Sequence[Any]) -> Any:
@@ -108,21 +110,40 @@ def run_alone(framework: str, threads: int, fn: Callable[..., Any], args: Sequen
         What ``fn`` returned.
     """
     kind = current_context().own_kind(framework, threads)
-    return _ended(*_begin(fn, args, None, 1, threads, "raise", 0, kind))[0]
+    return _ended(fn, *_begin(fn, args, None, 1, threads, "raise", 0, kind))[0]
 
 
-def _ended(home: Any, call: Any) -> list[Any]:
-    """Waits for a call; its results."""
+def _ended(fn: Callable[..., Any], home: Any, call: Any) -> list[Any]:
+    """Waits for a call of ``fn``; its results."""
+    limit = _limit.get()
+    is_late = False
     try:
         while not call.wait(_LOOK):
-            pass
+            if limit is not None and not is_late and time.monotonic() >= limit:
+                is_late = True
+                call.cancel("its time is over")  # What does not stop is killed.
     except BaseException:  # An interrupt.
         call.cancel("it was interrupted")
         # The functions tidy up, and what does not stop is killed. A second interrupt ends this wait.
         while not call.wait(_LOOK):
             pass
         raise
+    if is_late and call.failure() is not None:
+        raise WaitTimeoutError(f"{getattr(fn, '__name__', fn)} was ended: its time is over")
     return _results(home, call)
+
+
+_limit: contextvars.ContextVar[float | None] = contextvars.ContextVar("limit", default=None)
+
+
+@contextmanager
+def time_limit(seconds: float | None) -> Iterator[None]:
+    """Functions that this thread runs inside are ended when that time is over: ``run`` raises a WaitTimeoutError."""
+    token = _limit.set(None if seconds is None else time.monotonic() + seconds)
+    try:
+        yield
+    finally:
+        _limit.reset(token)
 
 
 def submit(

@@ -16,8 +16,8 @@ namespace orca::tune {
 namespace {
 
 constexpr std::int64_t kApplication = 0x4F726361;  // "Orca"
-constexpr std::int64_t kFormat = 1;
-constexpr std::size_t kMostWaiting = 1000;  // reports
+constexpr std::int64_t kFormat = 2;                // 1: without retries
+constexpr std::size_t kMostWaiting = 1000;         // reports
 
 // Sequence numbers go on over all studies of a file: the largest is found at once.
 constexpr const char* kSchema = R"(
@@ -93,14 +93,15 @@ void Prepare(Database& database, bool full_sync) {
       throw Error(Code::kFailedPrecondition,
                   fmt::format("{} is damaged ({}); \"orca tune salvage {}\" keeps what can be read",
                               database.file().string(), found, database.file().string()));
+    database.Run(fmt::format("PRAGMA user_version={}", kFormat).c_str());
     return;
   }
   CreateTables(database);
 }
 
 constexpr std::array<const char*, 5> kStates{"running", "paused", "finished", "pruned", "failed"};
-constexpr std::array<const char*, 7> kKinds{"start", "save",   "pause", "resume",
-                                            "stop",  "finish", "fail"};
+constexpr std::array<const char*, 8> kKinds{"start", "save",   "pause", "resume",
+                                            "stop",  "finish", "fail",  "retry"};
 
 template <typename Enum, std::size_t size>
 Enum Checked(std::int64_t value, const std::array<const char*, size>& /*names*/) {
@@ -122,6 +123,7 @@ Transition TransitionOf(EventKind kind) {
   switch (kind) {
     case EventKind::kStart:  // inserts its trial
     case EventKind::kSave:
+    case EventKind::kRetry:
       return {kRunning, kRunning, kRunning};
     case EventKind::kPause:
       return {kRunning, kRunning, kPaused};
@@ -219,7 +221,9 @@ void StudyStore::Parts::Write(const Event& event, double now) {
     const std::int64_t clones = event.kind == EventKind::kResume && event.source >= 0 ? 1 : 0;
     statements->change
         .Bind(study, event.trial, allowed.to, event.config, clones, event.value,
-              Ends(event.kind) ? now : 0.0, event.error, allowed.from, allowed.or_from)
+              Ends(event.kind) ? now : 0.0,
+              event.kind == EventKind::kRetry ? std::string() : event.error, allowed.from,
+              allowed.or_from)
         .Run();
   }
   if (database.changes() != 1) {
@@ -423,7 +427,7 @@ constexpr std::array<Table, 5> kTables{
     {{"studies", "mode IN ('min', 'max')", "id", "id DESC"},
      {"trials", "state BETWEEN 0 AND 4", "study, number", "study DESC, number DESC"},
      {"reports", "1", "sequence", "sequence DESC"},
-     {"events", "kind BETWEEN 0 AND 6", "sequence", "sequence DESC"},
+     {"events", "kind BETWEEN 0 AND 7", "sequence", "sequence DESC"},
      {"attributes", "1", "study, trial, key", "study DESC, trial DESC, key DESC"}}};
 
 /// Copies what can be read from the front, and from the back up to the damage.

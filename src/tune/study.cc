@@ -4,16 +4,19 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <deque>
 #include <mutex>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
 #include "orca/core/error.h"
 #include "orca/core/log.h"
 #include "orca/tune/store.h"
+#include "orca/tune/study_view.h"
 #include "tune/philox.h"
 #include "tune/schedulers/json.h"
 
@@ -39,30 +42,50 @@ std::string Key(const Space& space, Point point) {
   return key;
 }
 
-constexpr const char* kPoint = "point";          // A trial's attribute.
-constexpr const char* kAdded = "added";          // A trial's: it is of another study.
-constexpr const char* kScheduler = "scheduler";  // The study's.
+constexpr const char* kPoint = "point";           // A trial's attribute.
+constexpr const char* kAdded = "added";           // A trial's: it is of another study.
+constexpr const char* kScheduler = "scheduler";   // The study's.
+constexpr const char* kWarmStart = "warm_start";  // The study's: where added trials are from.
+
+double SystemClock() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// The last line, where errors say what they are, without numbers of processes and places in memory.
+std::string Essence(const std::string& error) {
+  const std::size_t end = error.find_last_not_of(" \n") + 1;
+  const std::size_t line = end == 0 ? std::string::npos : error.rfind('\n', end - 1);
+  std::string found;
+  for (std::size_t i = line == std::string::npos ? 0 : line + 1; i < end; ++i) {
+    const bool is_digit = error[i] >= '0' && error[i] <= '9';
+    if (!is_digit) found += error[i];
+    if (is_digit && (found.empty() || found.back() != '#')) found += '#';
+  }
+  return found;
+}
 
 Json ToJson(const Value& value) {
   return std::visit([](const auto& held) { return Json(held); }, value);
 }
 
+Json Describe(const Parameter& one) {
+  Json values = Json::array();
+  for (const Value& value : one.values) values.push_back(ToJson(value));
+  return {{"name", one.name},
+          {"law", static_cast<int>(one.law)},
+          {"low", ToJson(one.low)},
+          {"high", ToJson(one.high)},
+          {"step", one.step},
+          {"choices", one.choices},
+          {"values", values},
+          {"parent", one.parent},
+          {"parent_choice", one.parent_choice}};
+}
+
 // What a study that is stored must have been begun with.
 std::string Metadata(const Space& space, const StudyOptions& options) {
   Json parameters = Json::array();
-  for (const Parameter& one : space.parameters()) {
-    Json values = Json::array();
-    for (const Value& value : one.values) values.push_back(ToJson(value));
-    parameters.push_back({{"name", one.name},
-                          {"law", static_cast<int>(one.law)},
-                          {"low", ToJson(one.low)},
-                          {"high", ToJson(one.high)},
-                          {"step", one.step},
-                          {"choices", one.choices},
-                          {"values", values},
-                          {"parent", one.parent},
-                          {"parent_choice", one.parent_choice}});
-  }
+  for (const Parameter& one : space.parameters()) parameters.push_back(Describe(one));
   return Json({{"space", parameters},
                {"mode", options.mode == Mode::kMax ? "max" : "min"},
                {"seed", options.search.seed},
@@ -76,8 +99,17 @@ std::string Metadata(const Space& space, const StudyOptions& options) {
 
 void CheckSame(const StudyInfo& stored, const std::string& metadata,
                const std::filesystem::path& file) {
-  const Json before = Json::parse(stored.metadata, nullptr, false);
+  Json before = Json::parse(stored.metadata, nullptr, false);
   const Json now = Json::parse(metadata);
+  // Files of before had no values of categories whose caller kept them.
+  if (before.is_object() && before["space"].is_array() &&
+      before["space"].size() == now["space"].size()) {
+    for (std::size_t i = 0; i < now["space"].size(); ++i) {
+      Json& parameter = before["space"][i];
+      if (parameter.is_object() && parameter["values"].empty())
+        parameter["values"] = now["space"][i]["values"];
+    }
+  }
   for (const auto& [key, value] : now.items()) {
     if (before.is_object() && before.contains(key) && before[key] == value) continue;
     throw Error(
@@ -131,6 +163,14 @@ struct Study::State {
   std::optional<Task> next_start;  // What the scheduler said to CanAsk(), for Ask().
   bool has_paused = false;  // From then on the scheduler's state is stored with every decision.
 
+  // Of a trial that crashed or hung, the last time.
+  struct Mishap {
+    std::int64_t step = 0;
+    std::string essence;
+  };
+  std::unordered_map<std::int64_t, Mishap> mishaps;
+
+  double Now() const { return options.clock ? options.clock() : SystemClock(); }
   double Loss(double value) const { return options.mode == Mode::kMax ? -value : value; }
 
   Trial& Running(std::int64_t number) {
@@ -183,6 +223,7 @@ struct Study::State {
   void End(Trial& trial, TrialState state) {
     if (trial.state == TrialState::kRunning || trial.state == state) --running;
     trial.state = state;
+    if (trial.ended == 0) trial.ended = Now();
     Rank(trial);
     if (options.batch == 0 || trial.number < told) search.sampler->Tell(Observe(trial));
   }
@@ -273,9 +314,11 @@ struct Study::State {
             .config = resumed.config,
             .source = resumed.source,
             .source_step = resumed.source_step});
-    if (resumed.source >= 0)
+    if (resumed.source >= 0) {
+      ++trial.clones;
       std::erase_if(trial.reports,
                     [&](const tune::Report& r) { return r.step > resumed.source_step; });
+    }
     trial.state = TrialState::kRunning;
     ++running;
     ready.push_back(trial.number);
@@ -292,7 +335,10 @@ struct Study::State {
 
   void Open() {
     const StudyStorage& storage = options.storage;
-    if (storage.file.empty()) return;
+    if (storage.file.empty()) {
+      WarmStart();
+      return;
+    }
     store = StudyStore::Open(storage.file, {.full_sync = storage.full_sync});
     const std::string metadata = Metadata(space, options);
     const auto stored = storage.resume ? store->Resume(storage.name) : std::nullopt;
@@ -305,6 +351,109 @@ struct Study::State {
                      .mode = options.mode == Mode::kMax ? "max" : "min",
                      .metadata = metadata});
     }
+    WarmStart();
+  }
+
+  // The finished trials of an older study, in one commit: all of them, or none.
+  void WarmStart() {
+    if (options.warm_start.empty() || !trials.empty()) return;
+    const std::filesystem::path file = FindStudyFile(options.warm_start);
+    // A file's writer reads through its own connection; the study that begins is the youngest.
+    std::optional<StudyStore> other;
+    const bool is_same = store && std::filesystem::equivalent(file, options.storage.file);
+    if (!is_same) other = StudyStore::OpenToRead(file);
+    const StudyStore& from = is_same ? *store : *other;
+    std::vector<StudyInfo> studies = from.Studies();
+    if (is_same) studies.pop_back();
+    if (studies.empty()) {
+      throw Error(Code::kInvalidArgument,
+                  fmt::format("warm_start {} has no study; give the file or the folder of one",
+                              file.string()));
+    }
+    const StudyInfo& old = studies.back();
+    const std::string mode = options.mode == Mode::kMax ? "max" : "min";
+    if (old.mode != mode || old.metric != options.storage.metric) {
+      throw Error(Code::kInvalidArgument,
+                  fmt::format("warm_start {} is a search for the {} of {}, this one for the {} of "
+                              "{}: their values cannot be compared",
+                              file.string(), old.mode, old.metric, mode, options.storage.metric));
+    }
+    const std::vector<Trial> found = Translated(from, old);
+    std::vector<Event> events;
+    std::vector<Attribute> attributes = {
+        {-1, kWarmStart, Json({{"file", file.string()}, {"study", old.id}}).dump()}};
+    for (const Trial& trial : found) {
+      Insert(trial);
+      NoteAdded(trials.back(), events, attributes);
+    }
+    if (store) store->Commit(events, attributes);
+    const auto all = from.Trials(old.id);
+    Log(LogLevel::kInfo,
+        fmt::format("warm start with {} of {} trials of study {} in {}; {} of the others are "
+                    "finished, but do not fit this space",
+                    found.size(), all.size(), old.name, file.string(),
+                    std::count_if(all.begin(), all.end(), [](const TrialRecord& record) {
+                      return record.state == TrialState::kFinished;
+                    }) - static_cast<std::ptrdiff_t>(found.size())));
+  }
+
+  // What is finished there and fits this space; categories must be the same ones.
+  std::vector<Trial> Translated(const StudyStore& from, const StudyInfo& old) {
+    const Json metadata = Json::parse(old.metadata, nullptr, false);
+    std::vector<std::ptrdiff_t> places(space.size(), -1);  // Of our parameters, in their points.
+    for (std::size_t i = 0; metadata.is_object() && i < space.size(); ++i) {
+      const Json mine = Describe(space[i]);
+      std::ptrdiff_t place = 0;
+      for (const Json& theirs : metadata.value("space", Json::array())) {
+        const bool is_same =
+            theirs.value("name", "") == space[i].name &&
+            (space[i].is_category() ? theirs.value("values", Json()) == mine["values"] &&
+                                          theirs.value("choices", Json()) == mine["choices"]
+                                    : theirs.value("choices", 0) == 0);
+        if (is_same) places[i] = place;
+        ++place;
+      }
+    }
+    std::map<std::int64_t, Point> points;
+    for (const Attribute& attribute : from.Attributes(old.id)) {
+      if (attribute.trial < 0 || attribute.key != kPoint) continue;
+      const Json theirs = Json::parse(attribute.value);
+      Point& point = points[attribute.trial];
+      for (const std::ptrdiff_t place : places) {
+        point.push_back(place < 0 ? std::numeric_limits<double>::quiet_NaN()
+                                  : ToDouble(theirs.at(static_cast<std::size_t>(place))));
+      }
+    }
+    std::vector<Trial> found;
+    for (const TrialRecord& record : from.Trials(old.id)) {
+      const auto point = points.find(record.number);
+      if (record.state != TrialState::kFinished || record.clones > 0 || point == points.end() ||
+          !std::isfinite(record.value))
+        continue;
+      try {
+        space.Check(point->second);
+      } catch (const Error&) {
+        continue;  // It has a value that this space has not.
+      }
+      found.push_back({.number = static_cast<std::int64_t>(found.size()),
+                       .point = point->second,
+                       .state = TrialState::kFinished,
+                       .value = record.value,
+                       .started = record.started,
+                       .ended = record.ended});
+    }
+    return found;
+  }
+
+  // A trial of another study that has been inserted.
+  void NoteAdded(const Trial& trial, std::vector<Event>& events,
+                 std::vector<Attribute>& attributes) {
+    ++added;
+    foreign.insert(trial.number);
+    events.push_back({.kind = EventKind::kStart, .trial = trial.number, .config = ConfigOf(trial)});
+    events.push_back({.kind = EventKind::kFinish, .trial = trial.number, .value = trial.value});
+    attributes.push_back(PointOf(trial));
+    attributes.push_back({trial.number, kAdded, "true"});
   }
 
   void Load(std::int64_t study) {
@@ -320,9 +469,24 @@ struct Study::State {
     const std::vector<Event> events = store->Events(study);
     const std::vector<ReportRecord> reports = store->Reports(study);
     std::vector<TrialRecord> records = store->Trials(study);
-    std::map<std::int64_t, std::int64_t> stored_steps;
+    struct Life {
+      std::int64_t step = 0;  // Of the state that is stored.
+      std::int64_t source = -1;
+      std::int64_t retries = 0;
+    };
+    std::map<std::int64_t, Life> lives;
     for (const Event& event : events) {
-      if (event.kind != EventKind::kStart) stored_steps[event.trial] = event.step;
+      Life& life = lives[event.trial];
+      if (event.kind == EventKind::kSave || event.kind == EventKind::kPause) {
+        life.step = event.step;
+        life.source = -1;
+      } else if (event.kind == EventKind::kResume) {
+        life.step = event.step;
+        life.source = event.source;
+      } else if (event.kind == EventKind::kRetry) {
+        ++life.retries;
+        mishaps[event.trial] = {event.step, Essence(event.error)};
+      }
     }
     std::map<std::int64_t, std::vector<tune::Report>> by_trial;
     for (const ReportRecord& report : reports) {
@@ -337,9 +501,15 @@ struct Study::State {
                      .state = record.state,
                      .value = record.value,
                      .reports = std::move(by_trial[record.number]),
-                     .error = record.error};
+                     .error = record.error,
+                     .clones = record.clones,
+                     .started = record.started,
+                     .ended = record.ended};
       if (record.config != ConfigOf(trial)) trial.config = record.config;
-      trial.resumed_step = stored_steps[record.number];
+      const Life& life = lives[record.number];
+      trial.resumed_step = life.step;
+      trial.source = life.source;
+      trial.retries = life.retries;
       Insert(trial);
       if (record.state == TrialState::kRunning) ready.push_back(record.number);
     }
@@ -429,6 +599,7 @@ Study::Study(Space space, StudyOptions options) {
 Study::~Study() = default;
 
 const Space& Study::space() const { return state_->space; }
+const StudyOptions& Study::options() const { return state_->options; }
 const std::string& Study::algorithm() const { return state_->search.algorithm; }
 const std::string& Study::note() const { return state_->search.note; }
 
@@ -460,7 +631,10 @@ std::optional<Trial> Study::Ask() {
     if (state.options.batch > 0) state.TellEnds();
     const auto number = static_cast<std::int64_t>(state.trials.size());
     if (std::optional<Point> point = state.Propose(number)) {
-      Trial begun = {.number = number, .point = std::move(*point), .config = next.config};
+      Trial begun = {.number = number,
+                     .point = std::move(*point),
+                     .config = next.config,
+                     .started = state.Now()};
       const std::string config = state.ConfigOf(begun);
       state.scheduler->Start(number, config);
       state.Begin(std::move(begun));
@@ -518,6 +692,31 @@ void Study::Fail(std::int64_t number, const std::string& error) {
   state_->End(trial, TrialState::kFailed);
 }
 
+bool Study::Retry(std::int64_t number, const std::string& error, std::int64_t step) {
+  {
+    const std::lock_guard lock(state_->mutex);
+    State& state = *state_;
+    Trial& trial = state.Running(number);
+    const auto last = state.mishaps.find(number);
+    std::string essence = Essence(error);
+    const bool is_same =
+        last != state.mishaps.end() && last->second.step == step && last->second.essence == essence;
+    if (trial.retries < state.options.retries && !is_same) {
+      state.Commit({.kind = EventKind::kRetry, .trial = number, .step = step, .error = error});
+      ++trial.retries;
+      state.mishaps[number] = {step, std::move(essence)};
+      return true;
+    }
+    if (is_same) {
+      Log(LogLevel::kInfo, fmt::format("trial {} met the same error twice behind step {}: it is "
+                                       "not run again",
+                                       number, step));
+    }
+  }
+  Fail(number, error);
+  return false;
+}
+
 void Study::Prune(std::int64_t number) {
   const std::lock_guard lock(state_->mutex);
   Trial& trial = state_->Running(number);
@@ -567,16 +766,12 @@ std::int64_t Study::Add(const Trial& trial) {
   if (added.state != TrialState::kFinished) {
     throw Error(Code::kInvalidArgument, "only finished trials of another study can be added");
   }
+  if (added.started == 0) added.started = added.ended = state.Now();
   state.Insert(added);
-  ++state.added;
-  state.foreign.insert(added.number);
-  if (state.store) {
-    const std::array events = {
-        Event{.kind = EventKind::kStart, .trial = added.number, .config = state.ConfigOf(added)},
-        Event{.kind = EventKind::kFinish, .trial = added.number, .value = added.value}};
-    const std::array attributes = {State::PointOf(added), Attribute{added.number, kAdded, "true"}};
-    state.store->Commit(events, attributes);
-  }
+  std::vector<Event> events;
+  std::vector<Attribute> attributes;
+  state.NoteAdded(state.trials.back(), events, attributes);
+  if (state.store) state.store->Commit(events, attributes);
   return added.number;
 }
 
@@ -592,6 +787,35 @@ void Study::Restore(const Trial& trial) {
 std::int64_t Study::size() const {
   const std::lock_guard lock(state_->mutex);
   return static_cast<std::int64_t>(state_->trials.size());
+}
+
+std::int64_t Study::added() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->added;
+}
+
+StudyProgress Study::Progress(std::size_t running) const {
+  const std::lock_guard lock(state_->mutex);
+  StudyProgress found;
+  double least = std::numeric_limits<double>::infinity();
+  const auto consider = [&](const Trial& trial, double value) {
+    if (!(state_->Loss(value) < least)) return;
+    least = state_->Loss(value);
+    found.best = trial.number;
+    found.best_value = value;
+  };
+  for (const Trial& trial : state_->trials) {
+    if (state_->foreign.contains(trial.number)) continue;
+    ++found.counts.at(static_cast<std::size_t>(trial.state));
+    if (trial.state == TrialState::kFailed) continue;
+    if (trial.state == TrialState::kFinished) consider(trial, trial.value);
+    for (const tune::Report& report : trial.reports) consider(trial, report.value);
+    const bool runs = trial.state == TrialState::kRunning;
+    if (!runs && trial.state != TrialState::kPaused) continue;
+    if (!trial.reports.empty()) found.steps += trial.reports.back().step;
+    if (runs && found.running.size() < running) found.running.push_back(trial);
+  }
+  return found;
 }
 
 Trial Study::At(std::int64_t number) const {
@@ -622,6 +846,8 @@ std::map<std::string, Value> Study::Config(const Trial& trial) const {
   }
   return config;
 }
+
+std::string Study::ConfigText(const Trial& trial) const { return state_->ConfigOf(trial); }
 
 std::optional<std::uint64_t> StoredSeed(const std::filesystem::path& file,
                                         const std::string& name) {

@@ -74,13 +74,29 @@ std::string QuoteCsv(const std::string& text) {
   return quoted + "\"";
 }
 
-std::string OneLine(std::string text, std::size_t most) {
-  for (char& letter : text)
-    if (static_cast<unsigned char>(letter) < 32) letter = ' ';
-  if (text.size() <= most) return text;
-  std::size_t end = most - 3;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;  // UTF-8
-  return text.substr(0, end) + "...";
+// Which trials count, the best first.
+void Rank(StudyView& view, bool with_pruned) {
+  for (std::size_t i = 0; i < view.trials.size(); ++i) {
+    const TrialRecord& trial = view.trials[i];
+    ++view.counts.at(static_cast<std::size_t>(trial.state));
+    const bool counts =
+        trial.state == TrialState::kFinished || (with_pruned && trial.state == TrialState::kPruned);
+    if (counts && !std::isnan(trial.value)) view.ranking.push_back(i);
+  }
+  const double sign = view.info.mode == "max" ? -1 : 1;
+  std::stable_sort(view.ranking.begin(), view.ranking.end(), [&](std::size_t a, std::size_t b) {
+    return sign * view.trials[a].value < sign * view.trials[b].value;
+  });
+}
+
+// Where an error says what it is: tracebacks begin with how it came.
+std::string LastLine(const std::string& error) {
+  const std::size_t end = error.find_last_not_of(" \r\n");
+  if (end == std::string::npos) return "";
+  const std::size_t begin = error.rfind('\n', end);
+  return "  " + OneLine(error.substr(begin == std::string::npos ? 0 : begin + 1,
+                                     end - (begin == std::string::npos ? 0 : begin + 1) + 1),
+                        80);
 }
 
 Json CountsOf(const StudyView& view) {
@@ -109,6 +125,15 @@ Json TrialOf(const TrialRecord& trial) {
 }
 
 }  // namespace
+
+std::string OneLine(std::string text, std::size_t most) {
+  for (char& letter : text)
+    if (static_cast<unsigned char>(letter) < 32) letter = ' ';
+  if (text.size() <= most) return text;
+  std::size_t end = most - 3;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;  // UTF-8
+  return text.substr(0, end) + "...";
+}
 
 std::filesystem::path FindStudyFile(const std::filesystem::path& path) {
   if (!std::filesystem::is_directory(path)) return path;
@@ -141,17 +166,53 @@ StudyView ViewStudy(const StudyStore& store, std::int64_t study) {
                  .trials = store.Trials(found->id),
                  .reports = store.Reports(found->id),
                  .ranking = {}};
-  for (std::size_t i = 0; i < view.trials.size(); ++i) {
-    const TrialRecord& trial = view.trials[i];
-    ++view.counts.at(static_cast<std::size_t>(trial.state));
-    const bool counts = trial.state == TrialState::kFinished || trial.state == TrialState::kPruned;
-    if (counts && !std::isnan(trial.value)) view.ranking.push_back(i);
-  }
-  const double sign = view.info.mode == "max" ? -1 : 1;
-  std::stable_sort(view.ranking.begin(), view.ranking.end(), [&](std::size_t a, std::size_t b) {
-    return sign * view.trials[a].value < sign * view.trials[b].value;
-  });
+  Rank(view, true);
   return view;
+}
+
+StudyView ViewStudy(const Study& study, bool by_best_report) {
+  const StudyOptions& options = study.options();
+  const bool is_max = options.mode == Mode::kMax;
+  StudyView view{.info = {.name = options.storage.name,
+                          .metric = options.storage.metric,
+                          .mode = is_max ? "max" : "min"},
+                 .trials = {},
+                 .reports = {},
+                 .ranking = {}};
+  for (const Trial& trial : study.Trials()) {
+    TrialRecord record{.number = trial.number,
+                       .state = trial.state,
+                       .config = study.ConfigText(trial),
+                       .value = trial.value,
+                       .clones = trial.clones,
+                       .started = trial.started,
+                       .ended = trial.ended,
+                       .error = trial.error};
+    for (const Report& report : trial.reports) {
+      view.reports.push_back({.trial = trial.number, .step = report.step, .value = report.value});
+      const bool is_better = is_max ? report.value > record.value : report.value < record.value;
+      if (by_best_report && (is_better || std::isnan(record.value))) record.value = report.value;
+    }
+    if (trial.state == TrialState::kPruned && std::isnan(record.value) && !trial.reports.empty())
+      record.value = trial.reports.back().value;
+    if (trial.state == TrialState::kFailed) record.value = std::nan("");
+    view.trials.push_back(std::move(record));
+    if (view.info.created == 0) view.info.created = trial.started;
+  }
+  Rank(view, by_best_report);
+  return view;
+}
+
+std::string ShortConfig(const std::string& config) {
+  std::map<std::string, Json> flat;
+  Flatten(ParseConfig(config), "", flat);
+  std::string text;
+  for (const auto& [key, value] : flat) {
+    text += fmt::format(
+        "{}{}={}", text.empty() ? "" : " ", key,
+        value.is_number_float() ? fmt::format("{:.4g}", value.get<double>()) : PlainText(value));
+  }
+  return text;
 }
 
 std::string StudyTable(const StudyView& view) {
@@ -160,8 +221,9 @@ std::string StudyTable(const StudyView& view) {
   ::localtime_r(&began, &local);
   std::array<char, 32> time{};
   std::strftime(time.data(), time.size(), "%Y-%m-%d %H:%M:%S", &local);
-  std::string text = fmt::format("study {} ({}), began {}, {} of {}\n", view.info.id,
-                                 view.info.name, time.data(), view.info.mode, view.info.metric);
+  const std::string id = view.info.id == 0 ? "" : fmt::format(" {}", view.info.id);
+  std::string text = fmt::format("study{} ({}), began {}, {} of {}\n", id, view.info.name,
+                                 time.data(), view.info.mode, view.info.metric);
   text += fmt::format("{} trials:", view.trials.size());
   for (std::size_t i = 0; i < view.counts.size(); ++i)
     text += fmt::format("{} {} {}", i > 0 ? "," : "", view.counts[i],
@@ -188,12 +250,12 @@ std::string StudyTable(const StudyView& view) {
       config += fmt::format("{}{}={}", config.empty() ? "" : " ", key, PlainText(value));
     const auto step = steps.find(trial.number);
     const double seconds = SecondsOf(trial);
-    text += fmt::format("{:>7} {:<9} {:>14} {:>6} {:>9}  {}\n", trial.number,
+    text += fmt::format("{:>7} {:<9} {:>14} {:>6} {:>9}  {}{}\n", trial.number,
                         TrialStateName(trial.state),
                         std::isnan(trial.value) ? "" : fmt::format("{:.8g}", trial.value),
                         step == steps.end() ? "" : std::to_string(step->second),
                         std::isnan(seconds) ? "" : fmt::format("{:.1f}", seconds),
-                        OneLine(trial.error.empty() ? config : config + "  " + trial.error, 120));
+                        OneLine(config, 120), LastLine(trial.error));
   }
   if (rows.size() > kTableRows)
     text += fmt::format("... and {} more; --csv gives all\n", rows.size() - kTableRows);

@@ -59,8 +59,9 @@ enum class EventKind {
   kStop = 4,    ///< Pruned, with `value`.
   kFinish = 5,  ///< With `value`.
   kFail = 6,    ///< With `error`.
+  kRetry = 7,   ///< It met `error` behind `step`, and runs again.
 };
-/// "start", "save", "pause", "resume", "stop", "finish" or "fail".
+/// "start", "save", "pause", "resume", "stop", "finish", "fail" or "retry".
 ORCA_API const char* EventKindName(EventKind kind);
 
 struct Event {

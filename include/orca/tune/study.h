@@ -1,8 +1,11 @@
 // A search: trials are asked for, run by the caller, and told.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -37,6 +40,10 @@ struct Trial {
   std::int64_t source = -1;  ///< Whose stored state that is; -1: its own.
   /// JSON, where a scheduler has changed the configuration; empty: `point` says it.
   std::string config = {};
+  std::int64_t clones = 0;   ///< How often it took over another trial's state.
+  std::int64_t retries = 0;  ///< How often it was run again after it crashed or hung.
+  double started = 0;        ///< Seconds since 1970.
+  double ended = 0;          ///< 0: it has not ended.
 };
 
 /// Where a study is kept.
@@ -68,6 +75,23 @@ struct StudyOptions {
   std::int64_t batch = 0;
   /// Whether a point of a finite space may come twice. With a grid in the space it always may.
   bool allow_duplicates = false;
+  /// How often a trial that crashed or hung is run again.
+  std::int64_t retries = 0;
+  /// An older study: its finished trials are added to a study that begins. A file of studies, or a
+  /// folder with one; its youngest study counts.
+  std::filesystem::path warm_start = {};
+  /// Seconds since 1970; empty: the system's clock.
+  std::function<double()> clock = {};
+};
+
+/// How far a study is.
+struct StudyProgress {
+  std::array<std::int64_t, 5> counts{};  ///< Trials in each TrialState, without added ones.
+  std::vector<Trial> running = {};       ///< At most as many as were asked for, by number.
+  std::int64_t steps = 0;                ///< Of all trials that run or are paused.
+  /// The best value or report of a trial that has not failed, with its number; -1: there is none.
+  std::int64_t best = -1;
+  double best_value = 0;
 };
 
 /// Proposes trials and remembers what became of them. Any thread may call it.
@@ -92,6 +116,7 @@ class ORCA_API Study {
   Study& operator=(const Study&) = delete;
 
   const Space& space() const;
+  const StudyOptions& options() const;
   /// What proposes, e.g. "tpe".
   const std::string& algorithm() const;
   /// Why that one, when the name does not say it; or empty.
@@ -113,6 +138,10 @@ class ORCA_API Study {
   void Tell(std::int64_t number, double value);
   /// Ends a running trial that has no value. It never wins.
   void Fail(std::int64_t number, const std::string& error);
+  /// Decides over a running trial that crashed or hung behind `step`. True: it still runs, and its
+  /// caller runs it again, from its last checkpoint or from the beginning. False: it has failed,
+  /// since it was run again often enough, or met the same error twice at the same step.
+  bool Retry(std::int64_t number, const std::string& error, std::int64_t step);
   /// Ends a running trial that a scheduler stopped; its last report is what is known of it.
   void Prune(std::int64_t number);
   /// Notes a value of a running trial and says what it does. Steps ascend, from 1; one that comes
@@ -128,12 +157,18 @@ class ORCA_API Study {
 
   /// How many trials have been started or added.
   std::int64_t size() const;
+  /// How many of them are of other studies.
+  std::int64_t added() const;
+  /// How far it is, with up to `running` of the trials that run.
+  StudyProgress Progress(std::size_t running = 0) const;
   Trial At(std::int64_t number) const;
   std::vector<Trial> Trials() const;
   /// The finished trial with the best value, of equals the first; nullopt: there is none.
   std::optional<Trial> Best() const;
   /// The configuration of a trial, by the names of the parameters that exist in it.
   std::map<std::string, Value> Config(const Trial& trial) const;
+  /// The same as JSON, with what a scheduler has changed.
+  std::string ConfigText(const Trial& trial) const;
 
  private:
   struct State;

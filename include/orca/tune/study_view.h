@@ -10,6 +10,7 @@
 
 #include "orca/core/export.h"
 #include "orca/tune/store.h"
+#include "orca/tune/study.h"
 
 namespace orca::tune {
 
@@ -32,6 +33,15 @@ struct StudyView {
 /// Reads a study by its id; 0: the youngest. Throws kInvalidArgument when it is not there, naming
 /// those that are.
 ORCA_API StudyView ViewStudy(const StudyStore& store, std::int64_t study = 0);
+
+/// A study of this process. `by_best_report`: trials count by the best of their reports, pruned
+/// ones too; else finished ones by their values.
+ORCA_API StudyView ViewStudy(const Study& study, bool by_best_report = false);
+
+/// A configuration on one line, "a/b=0.1 c=2".
+ORCA_API std::string ShortConfig(const std::string& config);
+/// `text` without line breaks, of at most so many bytes.
+ORCA_API std::string OneLine(std::string text, std::size_t most);
 
 /// For a terminal: counts, the best configuration, and the best 50 trials.
 ORCA_API std::string StudyTable(const StudyView& view);

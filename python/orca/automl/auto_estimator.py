@@ -6,6 +6,7 @@ import csv
 import json
 import logging
 import math
+import os
 import secrets
 import threading
 import time
@@ -16,12 +17,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from orca import running
 from orca.automl.events import TrialEvents
+from orca.automl.experiment_state import write_experiment_state
 from orca.automl.mirror import Mirror
 from orca.automl.search.tensorboardlogger import TensorboardLogger
 from orca.context import OrcaContext
 from orca.errors import FailedPreconditionError, InvalidArgumentError
-from orca.tune import SpaceExhaustedError, Study, Trial
+from orca.tune import SpaceExhaustedError, Study, Trial, live
 
 __all__ = ["AutoEstimator"]
 
@@ -129,6 +132,9 @@ class AutoEstimator:
         seed: int | None = None,
         resume: str | bool = False,
         raise_on_failed_trial: bool = False,
+        trial_timeout: float | None = None,
+        retries: int = 0,
+        warm_start: str | os.PathLike[str] | None = None,
     ) -> None:
         """Runs the trials, as many at a time as the cores of the context allow.
 
@@ -155,6 +161,12 @@ class AutoEstimator:
             resume: ``"auto"`` goes on with the study in ``logs_dir``, if there is one.
             raise_on_failed_trial: Whether one failed trial makes the call raise at the end; else only when all have
                 failed.
+            trial_timeout: Seconds that an epoch of a trial may take; one that takes longer is ended. None: any time.
+                Workers that are dead or stopped are noticed anyway.
+            retries: How often a trial that crashed or hung is run again, from its last epoch. The same error twice in
+                the same epoch is the last one.
+            warm_start: The folder or the file of an older search: its finished trials are known to one that begins, and
+                not counted.
         """
         if self._has_fitted:
             raise FailedPreconditionError(
@@ -172,6 +184,10 @@ class AutoEstimator:
                 )
         if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
             raise InvalidArgumentError(f"epochs {epochs!r} is not a whole number of 1 or more")
+        if trial_timeout is not None and not trial_timeout > 0:
+            raise InvalidArgumentError(
+                f"trial_timeout {trial_timeout!r} is not a positive number of seconds"
+            )
         if validation_data is None:
             if measured is not None and not self._spec.measures_training:
                 raise InvalidArgumentError(
@@ -202,6 +218,8 @@ class AutoEstimator:
             storage=folder / "study.db",
             name=self.name,
             resume=resume,
+            retries=retries,
+            warm_start=warm_start,
         )
         trials = n_sampling * int(study.space.native.grid_cells)
         run = _Search(
@@ -210,6 +228,8 @@ class AutoEstimator:
             folder=folder,
             epochs=epochs,
             threshold=metric_threshold,
+            patience=trial_timeout,
+            keeps_states=retries > 0 or _may_pause(scheduler, scheduler_params),
             remote=self._remote,
         )
         self._has_fitted = True
@@ -298,19 +318,28 @@ class _Search:
         folder: Path,
         epochs: int,
         threshold: float | None,
+        patience: float | None,
+        keeps_states: bool,
         remote: str | None,
     ) -> None:
         self._remote = remote
         self._mirror: Mirror | None = None
+        self._patience, self._keeps_states = patience, keeps_states
+        self._states: dict[
+            int, list[Path]
+        ] = {}  # Files that others may take over, the oldest first.
+        self._described = 0.0  # When the file that describes the search was written.
         self._trials, self._study, self._folder = trials, study, folder
         self._epochs, self._threshold = epochs, threshold
         self._running: dict[int, _Run] = {}  # Those that are under way or paused.
-        self._saved: dict[int, Any] = {}  # Weights that others may take over.
         self._best: tuple[float, int, Path] | None = None
         self._changed = threading.Condition()
         self._active = 0  # Trials that run.
         self._is_stopped = False
         self._id = secrets.token_hex(3)[:5]
+        self._began = time.time()
+        if len(study) == study.added:  # It begins: what others left here is not its own.
+            self._remove_states()
         for trial in study.trials:  # Of a study that goes on.
             self._take_in(trial)
 
@@ -330,7 +359,8 @@ class _Search:
                 self._mirror.close()
 
     def _run(self, trials: float, parallel: int) -> None:
-        with ThreadPoolExecutor(parallel, thread_name_prefix="orca-trial") as threads:
+        shown = live.shown(self._study._native, trials, by_best_report=True)
+        with shown, ThreadPoolExecutor(parallel, thread_name_prefix="orca-trial") as threads:
             workers = [threads.submit(self._work, trials) for _ in range(parallel)]
             try:
                 for worker in workers:
@@ -340,6 +370,21 @@ class _Search:
                     self._is_stopped = True
                     self._changed.notify_all()
                 raise
+        self._describe(0)
+        self._remove_states()
+
+    def _remove_states(self) -> None:
+        for path in self._folder.glob("train_func_*/state-*.ckpt"):
+            path.unlink(missing_ok=True)
+            self._grown(path.parent)
+
+    def _describe(self, pause: float) -> None:
+        """Writes ``experiment_state-<when>.json`` as Ray Tune has it, unless it is younger than ``pause`` seconds."""
+        with self._changed:
+            if time.time() - self._described < pause:
+                return
+            self._described = time.time()
+            write_experiment_state(self._folder, self._study, self._id, self._began)
 
     def _take_in(self, trial: Trial) -> None:
         """What a trial of an earlier run of this study found."""
@@ -355,13 +400,28 @@ class _Search:
     def _work(self, trials: float) -> None:
         while (trial := self._next(trials)) is not None:
             try:
-                self._go_on(trial)
-            except Exception as error:
-                self._fail(trial, error)
+                self._run_trial(trial)
             finally:
+                self._describe(10)
                 with self._changed:
                     self._active -= 1
                     self._changed.notify_all()
+
+    def _run_trial(self, trial: Trial) -> None:
+        while True:
+            try:
+                return self._go_on(trial)
+            except _NotFiniteError as error:  # It would be so again.
+                self._study.fail(trial, error)
+                self._note_failure(trial, error)
+                return None
+            except Exception as error:
+                run = self._running.get(trial.number)
+                again = self._study.retry(trial, error, 0 if run is None else run.step)
+                self._note_failure(trial, error)
+                if not again:
+                    return None
+                _log.warning("trial %d runs again", trial.number)
 
     def _next(self, trials: float) -> Trial | None:
         """A trial to run; waits while the scheduler waits for others."""
@@ -377,7 +437,7 @@ class _Search:
             return None
 
     def _ask(self, trials: float) -> Trial | None:
-        if len(self._study) >= trials:
+        if len(self._study) - self._study.added >= trials:
             return self._study.ask_again()
         try:
             return self._study.ask() if self._study.can_ask() else None
@@ -391,22 +451,21 @@ class _Search:
                 run.close()
             run = self._running[trial.number] = self._new(trial)
         decision = "continue"
-        while not self._is_stopped:
-            value = run.epoch()
-            if not math.isfinite(value):
-                raise FailedPreconditionError(
-                    f"its {self._study.metric} is {value} after epoch {run.step}"
-                )
-            self._note(run, value)
-            reached = run.step >= self._epochs or self._is_enough(value)
-            decision = self._study.report(trial, value, run.step)
-            if decision in ("save", "pause"):
-                self._saved[trial.number] = run.trial.weights()
+        known = trial.reports[-1][0] if trial.reports else 0
+        untold = [
+            pair for pair in run.reports if pair[0] > known
+        ]  # The study lost them in a crash.
+        reached = not untold and self._is_through(run.reports)
+        while not reached and not self._is_stopped:
+            step, value = untold.pop(0) if untold else self._epoch(run)
+            reached = not untold and self._is_through(run.reports)
+            decision = self._study.report(trial, value, step)
+            self._forget_states(trial, run, keep=decision in ("save", "pause"))
             if decision == "pause":
                 return
-            if decision == "stop" or reached:
+            if decision == "stop":
                 break
-        else:
+        if not reached and decision != "stop":
             return  # It still runs, for whoever resumes the study.
         if decision != "stop":
             self._study.tell(trial, run.best)
@@ -430,16 +489,60 @@ class _Search:
         if self._mirror is not None:
             self._mirror.note(folder)
 
+    def _epoch(self, run: _Run) -> tuple[int, float]:
+        """Makes one. What it left is on the disk before the study hears of it."""
+        with running.time_limit(self._patience):
+            value = run.epoch()
+        if not math.isfinite(value):
+            raise _NotFiniteError(f"its {self._study.metric} is {value} after epoch {run.step}")
+        run.reports.append((run.step, value))
+        self._note(run, value)
+        if self._keeps_states:
+            run.write_state()
+        return run.step, value
+
+    def _is_through(self, reports: list[tuple[int, float]]) -> bool:
+        return bool(reports) and (reports[-1][0] >= self._epochs or self._is_enough(reports[-1][1]))
+
+    def _forget_states(self, trial: Trial, run: _Run, *, keep: bool) -> None:
+        """Removes files of states: a trial's last one stays, and two that others may be told to take over."""
+        if not self._keeps_states:
+            return
+        kept = self._states.setdefault(trial.number, [])
+        if keep and run.state is not None:
+            kept[:] = [path for path in kept if path != run.state][-1:] + [run.state]
+        for path in run.folder.glob("state-*.ckpt"):
+            if path != run.state and path not in kept:
+                path.unlink(missing_ok=True)
+
+    def _state_of(self, number: int, pattern: str) -> Path | None:
+        """The newest file of a trial's states."""
+        found = self._folder.glob(f"train_func_*_{number:05d}/state-{pattern}.ckpt")
+        return max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
+
     def _new(self, trial: Trial) -> _Run:
         config = _converted(trial.config)
         seed = (self._study.seed + 1_000_003 * trial.number) % (1 << 31)
         made = self._trials(config, seed)
-        step = 0
-        if trial.source in self._saved:
-            made.take_over(self._saved[trial.source])
-            step = trial.resumed_step
+        own = self._state_of(trial.number, f"{trial.clones}-*") if self._keeps_states else None
         folder = self._folder / f"train_func_{self._id}_{trial.number:05d}"
-        return _Run(trial, made, folder, step, config)
+        run = _Run(trial, made, own.parent if own else folder, config)
+        if own is not None:
+            run.take(made.load_state(own), own)
+            self._states.setdefault(trial.number, [own])
+            self._rank(run)
+        elif trial.source is not None:
+            state = self._state_of(trial.source, f"*-{trial.resumed_step:06d}")
+            state = state or self._state_of(trial.source, "*")
+            if state is None:
+                _log.warning(
+                    "trial %d begins anew: trial %d left no state", trial.number, trial.source
+                )
+            else:
+                made.load_state(state, only_weights=True)
+                run.step = trial.resumed_step
+                run.reports = [pair for pair in trial.reports if pair[0] <= run.step]
+        return run
 
     def _is_enough(self, value: float) -> bool:
         if self._threshold is None:
@@ -454,21 +557,24 @@ class _Search:
             run.trial.save(run.folder / "best.ckpt")
         run.write(self._study.metric, value)
         self._grown(run.folder)
+        if is_better:
+            self._rank(run)
+
+    def _rank(self, run: _Run) -> None:
         with self._changed:
             mine = (self._loss(run.best), run.number, run.folder / "best.ckpt")
-            if is_better and (self._best is None or mine[:2] < self._best[:2]):
+            if self._best is None or mine[:2] < self._best[:2]:
                 self._best = mine
 
     def _loss(self, value: float) -> float:
         return -value if self._study.mode == "max" else value
 
-    def _fail(self, trial: Trial, error: Exception) -> None:
+    def _note_failure(self, trial: Trial, error: Exception) -> None:
         text = "".join(traceback.format_exception(error))
-        run = self._running.get(trial.number)
+        run = self._running.pop(trial.number, None)
         folder = run.folder if run else self._folder / f"train_func_{self._id}_{trial.number:05d}"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "error.txt").write_text(text)
-        self._study.fail(trial, text)
         _log.warning("trial %d failed: %s", trial.number, error)
         with self._changed:  # It never wins, whatever it reported.
             if self._best is not None and self._best[1] == trial.number:
@@ -513,11 +619,13 @@ class _Search:
 class _Run:
     """A trial under way."""
 
-    def __init__(
-        self, trial: Trial, made: Any, folder: Path, step: int, config: dict[str, Any]
-    ) -> None:
-        self.number, self.trial, self.folder, self.step = trial.number, made, folder, step
+    def __init__(self, trial: Trial, made: Any, folder: Path, config: dict[str, Any]) -> None:
+        self.number, self.trial, self.folder = trial.number, made, folder
+        self.step = 0
         self.best: Any = None
+        self.reports: list[tuple[int, float]] = []
+        self.state: Path | None = None  # The file of its last one.
+        self._clones = trial.clones
         self._began = time.time()
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "params.json").write_text(json.dumps(config, default=str))
@@ -528,6 +636,17 @@ class _Run:
         value: float = self.trial.epoch()
         self.step += 1
         return value
+
+    def write_state(self) -> None:
+        """All that it goes on with, completely or not at all."""
+        path = self.folder / f"state-{self._clones}-{self.step:06d}.ckpt"
+        self.trial.save_state(path, {"reports": self.reports, "best": self.best})
+        self.state = path
+
+    def take(self, note: dict[str, Any], path: Path) -> None:
+        """Goes on from such a file."""
+        self.reports = [(int(step), float(value)) for step, value in note["reports"]]
+        self.step, self.best, self.state = self.reports[-1][0], note["best"], path
 
     def write(self, metric: str, value: float) -> None:
         """A line of ``result.json`` and of ``progress.csv``."""
@@ -563,6 +682,18 @@ def _folder_of(folder: Path, trial: Trial) -> Path | None:
     """Where the youngest run of a trial left its files."""
     folders = folder.glob(f"train_func_*_{trial.number:05d}")
     return max(folders, key=lambda path: path.stat().st_mtime, default=None)
+
+
+class _NotFiniteError(FailedPreconditionError):
+    """A metric is no number."""
+
+
+def _may_pause(scheduler: str | None, parameters: dict[str, Any] | None) -> bool:
+    """Whether a scheduler pauses or clones trials."""
+    name = (scheduler or "fifo").lower()
+    if name in ("async_hyperband", "asynchyperband"):
+        return (parameters or {}).get("form") == "promotion"
+    return name not in ("fifo", "median_stopping_rule", "medianstopping")
 
 
 def _converted(config: dict[str, Any]) -> dict[str, Any]:

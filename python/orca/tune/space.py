@@ -16,7 +16,9 @@ Example:
 from __future__ import annotations
 
 import inspect
+import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -268,6 +270,7 @@ class SearchSpace:
                 f"a search space is a dict of hp functions and constants, not {space!r}"
             )
         self._parameters: list[Any] = []
+        self._labels: dict[str, list[Any]] = {}
         self._has_functions = False
         self._root = self._walk(dict(space), "", None)
         self.names: list[str] = [parameter.name for parameter in self._parameters]
@@ -284,6 +287,32 @@ class SearchSpace:
         """The configuration at a point; calls the functions of ``sample_from``."""
         config: dict[str, Any] = self._root.make(point)
         return _resolve(config) if self._has_functions else config
+
+    def changed(self, point: Sequence[float], values: Mapping[str, Any]) -> dict[str, Any]:
+        """The configuration at a point where a scheduler has put other values, by the names of parameters."""
+        moved, foreign = list(point), dict(values)
+        for i, name in enumerate(self.names):
+            if name in values and (number := self._number(i, values[name])) is not None:
+                moved[i] = number
+                del foreign[name]
+        config = self.config(moved)
+        for name, value in foreign.items():
+            *way, last = re.sub(r"\[\d+\](?=/)", "", name).split("/")
+            place: Any = config
+            for part in way:
+                place = place[int(part) if isinstance(place, list) else part]
+            place[int(last) if isinstance(place, list) else last] = value
+        return config
+
+    def _number(self, index: int, value: Any) -> float | None:
+        """What a point has for a value of a parameter; None: it is not one of its values."""
+        if (labels := self._labels.get(self.names[index])) is not None:
+            return next((float(i) for i, label in enumerate(labels) if _same(label, value)), None)
+        try:
+            self._parameters[index].check(float(value))
+        except (TypeError, ValueError):
+            return None
+        return float(value)
 
     def point(self, config: Mapping[str, Any]) -> list[float]:
         """The point of a configuration; NaN for what it does not say.
@@ -326,7 +355,8 @@ class SearchSpace:
     def _walk_domain(self, domain: Domain, path: str, condition: tuple[str, int] | None) -> Any:
         if domain.law == "choice":
             (options,) = domain.arguments
-            index = self._add(_core.TuneParameter.choice(path, len(options)), condition)
+            labels = self._labels[path] = [_label(i, option) for i, option in enumerate(options)]
+            index = self._add(_core.TuneParameter.choice(path, labels), condition)
             return _Choice(
                 index,
                 path,
@@ -345,8 +375,29 @@ class SearchSpace:
     def _walk_grid(self, values: Any, path: str, condition: tuple[str, int] | None) -> Any:
         if not isinstance(values, list):
             raise InvalidArgumentError(f"{path}: grid_search wants a list, not {values!r}")
-        index = self._add(_core.TuneParameter.grid(path, len(values)), condition)
+        labels = self._labels[path] = [_label(i, value) for i, value in enumerate(values)]
+        index = self._add(_core.TuneParameter.grid(path, labels), condition)
         return _Choice(index, path, [_Constant(value) for value in values])
+
+
+def _law(value: Any) -> str:
+    if isinstance(value, Domain):
+        return f"<{value.law}>"
+    raise TypeError
+
+
+def _label(index: int, option: Any) -> Any:
+    """What the engine, its files and its tables call an option: itself, if it is a plain value."""
+    if isinstance(option, bool | str):
+        return option
+    if isinstance(option, int) and abs(option) < 1 << 53:
+        return int(option)
+    if isinstance(option, float) and math.isfinite(option):
+        return float(option)
+    try:
+        return json.dumps(option, default=_law)
+    except (TypeError, ValueError):  # Objects have no text that stays the same.
+        return f"option {index}"
 
 
 def _join(path: str, key: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import logging
@@ -11,13 +12,14 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
 
 from orca._native import _core
 from orca.errors import FailedPreconditionError, InvalidArgumentError, OrcaError
 from orca.generations import ORCA, Errors, Generation
+from orca.tune import live
+from orca.tune.crew import Attempt, Crew
 from orca.tune.space import SearchSpace
 
 __all__ = ["SpaceExhaustedError", "Study", "Trial", "search_names", "search_parameters"]
@@ -44,6 +46,8 @@ class Trial:
         error: Why it failed.
         resumed_step: Of one that ``ask`` gives again: the step whose stored state it goes on from; 0: it begins.
         source: The number of the trial whose stored state that is; None: its own.
+        clones: How often it took over another trial's state.
+        retries: How often it was run again.
     """
 
     number: int
@@ -54,6 +58,8 @@ class Trial:
     error: str = ""
     resumed_step: int = 0
     source: int | None = None
+    clones: int = 0
+    retries: int = 0
 
 
 def search_names() -> list[str]:
@@ -137,6 +143,10 @@ class Study:
         resume: ``"auto"`` goes on with the youngest study of that name, if there is one: trials that ran when its
             process ended are asked for again, first.
         full_sync: Whether decisions outlive the machine's power, and not only the process.
+        retries: How often a trial that raised, died or hung is run again. The same error twice at the same step
+            is the last one.
+        warm_start: The file of an older study, or its folder: its finished trials are known to a study that begins,
+            and not counted.
 
     Example:
         >>> from orca.automl import hp
@@ -167,6 +177,8 @@ class Study:
         name: str = "study",
         resume: str | bool = False,
         full_sync: bool = False,
+        retries: int = 0,
+        warm_start: str | os.PathLike[str] | None = None,
     ) -> None:
         if mode not in _MODES:
             raise InvalidArgumentError(f"mode {mode!r} is not known; give 'min' or 'max'")
@@ -198,9 +210,12 @@ class Study:
             metric=metric,
             resume=bool(resume),
             full_sync=full_sync,
+            retries=_count("retries", retries),
+            warm_start="" if warm_start is None else os.fspath(warm_start),
         )
         self._epochs = epochs or 0
-        self._restored = self._native.size  # Of the budget of the first ``optimize``.
+        # Of the budget of the first ``optimize``.
+        self._restored = self._native.size - self._native.added
         self._paused: dict[int, tuple[Generator[Any, Any, Any], int]] = {}  # With the last step.
         for native in self._native.trials():
             self._configs[native.number] = self._config(native)
@@ -247,14 +262,9 @@ class Study:
         return self._trial(native)
 
     def _config(self, native: Any) -> dict[str, Any]:
-        found: dict[str, Any] = self.space.config(native.point)
-        for path, value in (json.loads(native.config) if native.config else {}).items():
-            *way, last = path.split("/")
-            place: Any = found
-            for part in way:
-                place = place[int(part) if isinstance(place, list) else part]
-            place[int(last) if isinstance(place, list) else last] = value
-        return found
+        if not native.config:
+            return self.space.config(native.point)
+        return self.space.changed(native.point, json.loads(native.config))
 
     def tell(self, trial: Trial | int, value: float) -> None:
         """Ends a trial with its value. One that is not finite makes it a failed one."""
@@ -263,6 +273,21 @@ class Study:
     def fail(self, trial: Trial | int, error: str | BaseException = "") -> None:
         """Ends a trial that has no value."""
         self._native.fail(_number(trial), error if isinstance(error, str) else _traceback(error))
+
+    def retry(self, trial: Trial | int, error: str | BaseException, step: int = 0) -> bool:
+        """Decides over a trial that crashed or hung.
+
+        Args:
+            trial: What ``ask`` gave.
+            error: Why.
+            step: Behind which step.
+
+        Returns:
+            True: it still runs, and is to be run again, from its last checkpoint or from the beginning. False: it has
+            failed: ``retries`` are used up, or the same error came twice at the same step.
+        """
+        text = error if isinstance(error, str) else _traceback(error)
+        return bool(self._native.retry(_number(trial), text, step))
 
     def prune(self, trial: Trial | int) -> None:
         """Ends a trial that was stopped early; its last report is what is known of it."""
@@ -304,6 +329,8 @@ class Study:
         n_trials: int | None = None,
         parallel: int = 1,
         timeout: float | None = None,
+        trial_timeout: float | None = None,
+        quiet: bool = False,
     ) -> None:
         """Runs trials until there are ``n_trials`` more, the time is over, or the space is exhausted.
 
@@ -315,6 +342,9 @@ class Study:
                 ends with the same number of trials.
             parallel: How many run at the same time, each in a thread.
             timeout: Seconds after which no trial is started.
+            trial_timeout: Seconds after which a trial that has reported nothing has failed, or is run again
+                (``retries``). Its thread is left behind: Python cannot end it.
+            quiet: Whether no table of the trials is shown.
 
         Raises:
             FailedPreconditionError: No trial of the study succeeded.
@@ -330,11 +360,15 @@ class Study:
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
         last = self._native.size - self._restored + left
         self._restored = 0
-        if parallel == 1:
-            while (trial := self._next(last, deadline)) is not None:
-                self._end(trial, function)
-        else:
-            self._run_parallel(function, last, deadline, parallel)
+        patience = _seconds("trial_timeout", trial_timeout)
+        with contextlib.ExitStack() as stack:
+            if not quiet:
+                stack.enter_context(live.shown(self._native, last - self.added, timeout))
+            if parallel == 1 and patience is None:
+                while (trial := self._next(last, deadline)) is not None:
+                    self._end(Attempt(trial), function)
+            else:
+                self._run_parallel(function, last, deadline, parallel, patience)
         if self._native.size and self._native.best() is None:
             raise FailedPreconditionError(self._failures())
 
@@ -348,38 +382,66 @@ class Study:
             return None
 
     def _run_parallel(
-        self, function: Callable[..., Any], last: float, deadline: float, parallel: int
+        self,
+        function: Callable[..., Any],
+        last: float,
+        deadline: float,
+        parallel: int,
+        patience: float | None,
     ) -> None:
-        running: set[Future[None]] = set()
-        with ThreadPoolExecutor(parallel, thread_name_prefix="orca-trial") as threads:
-            while True:
-                while len(running) < parallel and (trial := self._next(last, deadline)) is not None:
-                    running.add(threads.submit(self._end, trial, function))
-                if not running:
-                    return
-                done, running = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    future.result()
-
-    def _end(self, trial: Trial, function: Callable[..., Any]) -> None:
+        """Runs trials in threads. The thread of one that is silent for too long is left behind."""
+        crew = Crew(lambda attempt: self._end(attempt, function))
         try:
-            steps, step = self._paused.pop(trial.number, (None, 0))
-            result = function(trial.config) if steps is None else steps
-            if inspect.isgenerator(result):
-                result = self._drive(trial, result, step)
-                if result is None:
+            while True:
+                while crew.size < parallel and (trial := self._next(last, deadline)) is not None:
+                    crew.begin(Attempt(trial))
+                if crew.size == 0:
                     return
-            value = self._value(result)
-        except Exception as error:
-            self.fail(trial, error)
-        except BaseException as error:
-            self.fail(trial, error)
-            raise
-        else:
-            self.tell(trial, value)
+                for attempt in crew.wait(patience):
+                    with attempt.lock:
+                        if attempt.has_ended:
+                            continue
+                        attempt.is_abandoned = True
+                        text = f"it reported nothing for {patience:g} seconds behind step {attempt.step}"
+                        again = self.retry(attempt.trial, text, attempt.step)
+                    _log.warning("trial %d: %s", attempt.trial.number, text)
+                    crew.leave(attempt)
+                    if again:
+                        crew.begin(Attempt(attempt.trial))
+        finally:
+            crew.end(patience)
 
-    def _drive(self, trial: Trial, steps: Generator[Any, Any, Any], step: int) -> Any:
+    def _end(self, attempt: Attempt, function: Callable[..., Any]) -> None:
+        """Runs a trial to its end, or until it is paused; again when it raises, as long as that is allowed."""
+        trial = attempt.trial
+        while True:
+            try:
+                steps, step = self._paused.pop(trial.number, (None, 0))
+                result = function(trial.config) if steps is None else steps
+                if inspect.isgenerator(result):
+                    result = self._drive(attempt, result, step)
+                    if result is None:
+                        return
+                value = self._value(result)
+            except Exception as error:
+                with attempt.ending() as goes_on:
+                    if not goes_on or not self.retry(trial, error, attempt.step):
+                        return
+                    attempt.has_ended = False
+            except BaseException as error:
+                with attempt.ending() as goes_on:
+                    if goes_on:
+                        self.fail(trial, error)
+                raise
+            else:
+                with attempt.ending() as goes_on:
+                    if goes_on:
+                        self.tell(trial, value)
+                return
+
+    def _drive(self, attempt: Attempt, steps: Generator[Any, Any, Any], step: int) -> Any:
         """Reports what is yielded; returns the last of it, or None where the trial ends without being told."""
+        trial = attempt.trial
         if trial.source is not None:
             raise InvalidArgumentError(
                 f"the scheduler lets trial {trial.number} go on from the state of trial {trial.source}, which a "
@@ -388,9 +450,17 @@ class Study:
         found = None
         for found in steps:
             step += 1
-            decision = self.report(trial, self._value(found), step)
+            value = self._value(found)
+            with attempt.lock:
+                if attempt.is_abandoned:
+                    steps.close()
+                    return None
+                decision = self.report(trial, value, step)
+                attempt.heard, attempt.step = time.monotonic(), step
+                attempt.has_ended = decision in ("pause", "stop")
+                if decision == "pause":
+                    self._paused[trial.number] = (steps, step)
             if decision == "pause":
-                self._paused[trial.number] = (steps, step)
                 return None
             if decision == "stop":
                 steps.close()
@@ -430,6 +500,11 @@ class Study:
         return int(self._native.size)
 
     @property
+    def added(self) -> int:
+        """How many of them are of other studies."""
+        return int(self._native.added)
+
+    @property
     def trials(self) -> list[Trial]:
         """All trials, in the order of their numbers."""
         return [self._trial(native) for native in self._native.trials()]
@@ -464,6 +539,8 @@ class Study:
             native.error,
             native.resumed_step,
             None if native.source < 0 else native.source,
+            native.clones,
+            native.retries,
         )
 
 
@@ -486,3 +563,11 @@ def _count(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise InvalidArgumentError(f"{name} {value!r} is not a whole number of 0 or more")
     return value
+
+
+def _seconds(name: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise InvalidArgumentError(f"{name} {value!r} is not a positive number of seconds")
+    return float(value)

@@ -257,8 +257,8 @@ TEST_F(StoreTest, ForeignAndNewerFilesAreRefusedAndStayAsTheyAre) {
   EXPECT_THAT(refused(), HasSubstr("is no file of studies"));
   std::filesystem::remove(file_);
   OpenFile().Create({.name = "a"});
-  Database(file_, Database::Access::kWrite).Run("PRAGMA user_version=2");
-  EXPECT_THAT(refused(), HasSubstr("has format 2; this build reads up to 1"));
+  Database(file_, Database::Access::kWrite).Run("PRAGMA user_version=3");
+  EXPECT_THAT(refused(), HasSubstr("has format 3; this build reads up to 2"));
   EXPECT_THAT(ErrorOf([&] { StudyStore::OpenToRead(folder_.path() / "none"); }, Code::kUnavailable),
               HasSubstr("none: "));
   EXPECT_THAT(ErrorOf([&] { StudyStore::Open(folder_.path() / "no/such"); }, Code::kUnavailable),

@@ -98,20 +98,35 @@ class KerasTrial:
         self._step += 1
         return float(value)
 
-    def weights(self) -> State:
-        """What another trial may take over."""
-        return self._learned.weights_alone()
-
-    def take_over(self, weights: State) -> None:
-        """Goes on from another trial's weights."""
-        self._state = weights
-
     def save(self, path: Path) -> None:
         """Writes the weights, in the order of ``model.get_weights()``, as an ``.npz``."""
         state = self._learned
         arrays = {str(i): array for i, array in enumerate(state.groups()[0])}
         arrays["build"] = np.array(json.dumps(state.build))
         write_whole(path, lambda file: np.savez(file, **arrays))
+
+    def save_state(self, path: Path, note: dict[str, Any]) -> None:
+        """Writes all that it goes on with, as an ``.npz``, and a note of plain values."""
+        state = self._learned
+        told = {"note": note, "step": self._step, "parts": state.parts, "build": state.build}
+        arrays = {str(i): a for i, a in enumerate(a for group in state.groups() for a in group)}
+        arrays["told"] = np.array(json.dumps(told))
+        write_whole(path, lambda file: np.savez(file, **arrays))
+
+    def load_state(self, path: Path, *, only_weights: bool = False) -> dict[str, Any]:
+        """Goes on from what ``save_state`` of this trial wrote, or with the weights of another; returns the note."""
+        with np.load(path) as file:
+            told = json.loads(str(file["told"]))
+            arrays = [file[str(i)] for i in range(len(file.files) - 1)]
+        weights, others = told["parts"]
+        groups = [arrays[:weights], arrays[weights : weights + others], arrays[weights + others :]]
+        self._state = State.of(groups, told["build"])
+        if only_weights:
+            self._state = self._state.weights_alone()
+        else:
+            self._step = told["step"]
+        note: dict[str, Any] = told["note"]
+        return note
 
     def close(self) -> None:
         """Frees its memory."""

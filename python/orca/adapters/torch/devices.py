@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import queue
 import threading
 from collections.abc import Iterator
@@ -16,6 +17,19 @@ from orca.adapters.torch.trees import leaves, map_leaves
 from orca.errors import FailedPreconditionError, InvalidArgumentError
 
 CPU = torch.device("cpu")
+
+
+@functools.cache
+def _has_gpus() -> bool:
+    return torch.cuda.is_available()
+
+
+def seed_cpu(seed: int) -> None:
+    """As ``torch.manual_seed``, which takes a millisecond to note the seed for GPUs that are not there."""
+    if _has_gpus():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
 
 
 def read_device(device: Any) -> torch.device | None:

@@ -137,6 +137,8 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         """Compute threads of a worker; None: the cores divided among the workers."""
         self.is_quiet = False
         """Whether the workers say nothing about how training goes."""
+        self.is_trial = False
+        """Whether it is one of many that come and go: workers keep the last few."""
         self._model_dir = _mounted(model_dir)
         self._id = f"{os.getpid()}-{next(_numbers)}-{uuid.uuid4().hex[:8]}"
         self._version = "new"
@@ -743,7 +745,7 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         for has_state in (False, True):
             next_version = uuid.uuid4().hex
             call = loop.Call(
-                estimator=self._id,
+                estimator=f"{self._id}{loop.TRIAL}" if self.is_trial else self._id,
                 version=self._version,
                 next_version=next_version,
                 is_local=context.is_local,
@@ -780,12 +782,14 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
     def _send_spec(self) -> Shard:
         spec = self._spec
         names = ("model", "optimizer", "loss", "scheduler", "metrics", "config")
-        # One by one only to name what cannot be sent.
-        dumps(
-            (spec.model, spec.optimizer, spec.loss, spec.scheduler, spec.metrics, spec.config),
-            names,
-        )
-        parts, _ = dumps(spec)
+        try:
+            parts, _ = dumps(spec)
+        except InvalidArgumentError:  # One by one, to name what cannot be sent.
+            dumps(
+                (spec.model, spec.optimizer, spec.loss, spec.scheduler, spec.metrics, spec.config),
+                names,
+            )
+            raise
         return Shard([bytes(part) for part in parts])
 
     def _fresh_models(self) -> list[nn.Module]:

@@ -26,6 +26,7 @@ from torch.utils.data import (
 from orca import running
 from orca._native import _core
 from orca.adapters.torch.block_state import LEAST_ROWS, own_blocks
+from orca.adapters.torch.devices import seed_cpu
 from orca.adapters.torch.suspects import note, shape_of
 from orca.adapters.torch.trees import map_leaves
 from orca.creators import once_a_node
@@ -402,7 +403,7 @@ class _LoaderFeed(Feed):
         # One row at a time: the sampler gives numbers, not lists of them.
         self._lists.lists = [share[0] for share in mine] if self._single else mine
         with torch.random.fork_rng(devices=[]):  # It draws a number.
-            torch.manual_seed((seed << 20) + number)
+            seed_cpu((seed << 20) + number)
             batches = iter(self._mine)
         for share in shares[start:]:
             if share:
@@ -495,7 +496,7 @@ def _drawn_once(draw: Callable[[], list[Any]], seed: int, number: int) -> list[A
     drawn: list[Any] = []
     if running.rank() == 0:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed((seed << 20) + number)
+            seed_cpu((seed << 20) + number)
             drawn = draw()
     found: list[Any] = broadcast_object(drawn)
     return found

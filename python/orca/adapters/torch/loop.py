@@ -17,7 +17,7 @@ import torch
 
 from orca import running
 from orca.adapters.torch.commits import Progress, find, leaving_between_steps
-from orca.adapters.torch.devices import device_of_worker
+from orca.adapters.torch.devices import device_of_worker, seed_cpu
 from orca.adapters.torch.exchanges import DeviceGroup
 from orca.adapters.torch.feeds import Feed, count_rows, spread
 from orca.adapters.torch.places import Places
@@ -49,7 +49,10 @@ FRAMES = " on frames"
 """Behind an Estimator's name: what predicts on DataFrames, with weights of its own."""
 
 
-_FRAMES_KEPT = 4
+TRIAL = " of a search"
+"""Behind an Estimator's name: a trial, which any worker may go on with."""
+
+_KEPT = 4  # Of each of these.
 
 
 @dataclass(frozen=True)
@@ -87,8 +90,10 @@ def _session(call: Call) -> Session | None:
     session = _new_session(call, None if state is None else unpack(state))
     _sessions[call.estimator] = (call.version, session)
     # Nobody says when a frame has been predicted for the last time.
-    for name in [name for name in _sessions if name.endswith(FRAMES)][:-_FRAMES_KEPT]:
-        del _sessions[name]
+    # And trials go from worker to worker: the last one to have one does not know the others.
+    for kind in (FRAMES, TRIAL):
+        for name in [name for name in _sessions if name.endswith(kind)][:-_KEPT]:
+            del _sessions[name]
     return session
 
 
@@ -162,7 +167,7 @@ def _fit(call: Call, options: FitOptions) -> Any:
     if not driven:
         session.release()
     if call.seed is not None:
-        torch.manual_seed(call.seed + 1 + running.rank())
+        seed_cpu(call.seed + 1 + running.rank())
     trainer: Any = (DrivenTrainer if driven else Trainer)(session, options, runner, progress)
     stats: list[dict[str, Any]] = []
     if progress is not None:
@@ -477,7 +482,8 @@ def join(parts: list[Any]) -> Any:
 def forget(estimator: str) -> None:
     """Frees what this worker keeps of an Estimator."""
     _sessions.pop(estimator, None)
-    _sessions.pop(f"{estimator}{FRAMES}", None)
+    for kind in (FRAMES, TRIAL):
+        _sessions.pop(f"{estimator}{kind}", None)
 
 
 def update_schedulers(call: Call, metric: float | None) -> Any:

@@ -16,7 +16,7 @@ from torch import nn
 from orca import running
 from orca.adapters.torch.batch_norm import Share, join_batch_norms
 from orca.adapters.torch.block_state import BlockState
-from orca.adapters.torch.devices import CPU, copied_ahead
+from orca.adapters.torch.devices import CPU, copied_ahead, seed_cpu
 from orca.adapters.torch.exchanges import DeviceGroup, add_up
 from orca.adapters.torch.losses import Criterion, required_arguments
 from orca.adapters.torch.names import load_plain_state, plain_name
@@ -81,7 +81,7 @@ class Session:
         if spec.hook is not None:
             spec.hook()
         if seed is not None:
-            torch.manual_seed(seed)
+            seed_cpu(seed)
         self.models = make_models(spec)
         self.share = Share(partial(add_up, group=self.group))
         self.joins_norms = (
@@ -99,7 +99,7 @@ class Session:
         self.schedulers = _make_schedulers(spec, self.optimizers)
         self.criterion = _make_criterion(spec, device)
         if seed is not None:  # Not the same masks of dropout on all workers.
-            torch.manual_seed(seed + 1 + running.rank())
+            seed_cpu(seed + 1 + running.rank())
         self.operator: Any = self._make_operator()
         self.epoch = 0
         self.global_step = 0

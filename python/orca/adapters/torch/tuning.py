@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import cloudpickle
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from orca.adapters.torch.devices import seed_cpu
 from orca.adapters.torch.metrics import PytorchMetric
 from orca.adapters.torch.names import load_plain_state
 from orca.adapters.torch.records import write_file
@@ -19,6 +22,7 @@ from orca.automl.metrics import Evaluator
 from orca.data import ArrayStore
 from orca.errors import InvalidArgumentError
 from orca.learn.metrics import Metric
+from orca.pickles import dumps
 
 _MEASURED = "measured"
 # Losses whose targets are indices of classes.
@@ -89,6 +93,21 @@ class TorchSpec:
     measures_training: ClassVar[bool] = False
     """Whether a metric other than the loss can be had without validation data."""
 
+    def pickled(self) -> bytes:
+        """For workers. Functions take milliseconds, and are the same for all trials."""
+        found: bytes | None = self.__dict__.get("_pickled")
+        if found is None:
+            names = ("model_creator", "optimizer", "loss")
+            dumps(
+                (self.model_creator, self.optimizer, self.loss), names
+            )  # Names what cannot be sent.
+            found = cloudpickle.dumps(self)
+            object.__setattr__(self, "_pickled", found)
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_pickled"}
+
     def __post_init__(self) -> None:
         """Checks the names."""
         if not callable(self.model_creator):
@@ -148,6 +167,30 @@ class TorchSpec:
         model = self.new_model(config)
         load_plain_state(model, torch.load(path, weights_only=True))
         return model
+
+
+@dataclass(frozen=True)
+class _Made:
+    """The creators of one trial, which travel as they are."""
+
+    spec: bytes
+    config: dict[str, Any]
+    seed: int
+
+    @functools.cached_property
+    def _spec(self) -> TorchSpec:
+        found: TorchSpec = pickle.loads(self.spec)
+        return found
+
+    def model(self, _config: dict[str, Any]) -> Any:
+        seed_cpu(self.seed)
+        return self._spec.new_model(self.config)
+
+    def optimizer(self, model: Any, _config: dict[str, Any]) -> Any:
+        return self._spec.new_optimizer(model, self.config)
+
+    def loss(self, _config: dict[str, Any]) -> Any:
+        return self._spec.new_loss(self.config)
 
 
 def _by_name(name: str, module: Any, base: type, what: str) -> Any:
@@ -255,45 +298,48 @@ class TorchTrial:
                     "arrays are cut into batches of config['batch_size']; put \"batch_size\" into search_space"
                 )
             self._batch = int(config["batch_size"])
-        own = self._config
-
-        def model(_config: dict[str, Any]) -> Any:
-            torch.manual_seed(seed)
-            return spec.new_model(own)
-
+        made = _Made(spec.pickled(), self._config, seed)
         self._estimator = Estimator.from_torch(
-            model=model,
-            optimizer=lambda made, _config: spec.new_optimizer(made, own),
-            loss=lambda _config: spec.new_loss(own),
+            model=made.model,
+            optimizer=made.optimizer,
+            loss=made.loss,
             metrics=[_OfAllRows(metric)] if metric is not None and validation is not None else None,
             workers_per_node=1,
         )
         self._estimator.threads, self._estimator.is_quiet = threads, True
+        self._estimator.is_trial = True
 
     def epoch(self) -> float:
         """Trains once on all rows; returns the metric."""
-        given = {"batch_size": self._batch, **self._data.columns}
         stats = self._estimator.fit(
-            self._data.of(self._config), epochs=1, seed=self._seed, on_failure="raise", **given
+            self._data.of(self._config),
+            epochs=1,
+            validation_data=None if self._validation is None else self._validation.of(self._config),
+            seed=self._seed,
+            on_failure="raise",
+            batch_size=self._batch,
+            **self._data.columns,
         )
         if self._validation is None:
             return float(stats[-1]["train_loss"])
-        given = {"batch_size": self._batch, **self._validation.columns}
-        found = self._estimator.evaluate(self._validation.of(self._config), max_restarts=0, **given)
-        return float(found[_MEASURED if self._has_metric else "val_loss"])
-
-    def weights(self) -> Any:
-        """The model's state dict."""
-        return self._estimator.get_state_dict()["models"][0]
-
-    def take_over(self, weights: Any) -> None:
-        """Goes on from another trial's weights."""
-        self._estimator.load_state_dict(weights)
+        return float(stats[-1][f"val_{_MEASURED}" if self._has_metric else "val_loss"])
 
     def save(self, path: Path) -> None:
         """Writes the weights."""
-        write_file(path, self.weights())
+        write_file(path, self._estimator.get_state_dict()["models"][0])
+
+    def save_state(self, path: Path, note: dict[str, Any]) -> None:
+        """Writes all that it goes on with, and a note of plain values."""
+        write_file(path, {"note": note, "state": self._estimator.get_state_dict()})
+
+    def load_state(self, path: Path, *, only_weights: bool = False) -> dict[str, Any]:
+        """Goes on from what ``save_state`` of this trial wrote, or with the weights of another; returns the note."""
+        found = torch.load(path, weights_only=True)
+        state = found["state"]
+        self._estimator.load_state_dict(state["models"][0] if only_weights else state)
+        note: dict[str, Any] = found["note"]
+        return note
 
     def close(self) -> None:
-        """Frees its memory."""
-        self._estimator.shutdown()
+        """Frees its memory; that of workers with their next call."""
+        del self._estimator

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -148,17 +149,18 @@ class XGBoostTrial:
         )
         return float(value)
 
-    def weights(self) -> bytes:
-        """The trees."""
-        return self._trees
-
-    def take_over(self, weights: bytes) -> None:
-        """Goes on from another trial's trees, until the next fit."""
-        self._trees = weights
-
     def save(self, path: Path) -> None:
         """Writes the trees."""
         write_whole(path, lambda file: file.write(self._trees))
+
+    def save_state(self, path: Path, note: dict[str, Any]) -> None:
+        """Writes a note of plain values: there is nothing else to go on with, as every fit begins anew."""
+        write_whole(path, lambda file: file.write(json.dumps(note).encode()))
+
+    def load_state(self, path: Path, *, only_weights: bool = False) -> dict[str, Any]:
+        """Reads the note of what ``save_state`` wrote."""
+        note: dict[str, Any] = json.loads(path.read_text())
+        return note
 
     def close(self) -> None:
         """Frees its memory."""
