@@ -80,6 +80,11 @@ def _begin(threads: int) -> None:
         )
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(threads)
+    logger = tf.get_logger()
+    logger.handlers.clear()  # The driver shows what is logged here.
+    logger.addFilter(
+        lambda record: "tf.function retracing" not in record.getMessage()
+    )  # By trials.
     with kept_quiet():
         # A GPU would be taken whole by the first of several trials.
         tf.config.set_visible_devices([], "GPU")
