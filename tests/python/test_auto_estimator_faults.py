@@ -139,6 +139,15 @@ def test_the_same_error_again_is_the_last_one(tmp_path: Path) -> None:
     assert est.trials[0].retries == 1
 
 
+def test_what_is_not_finite_is_not_tried_again(tmp_path: Path) -> None:
+    est = auto(tmp_path)
+    space = {"how": "well", "lr": hp.grid_search([1e30, 0.01]), "batch_size": 64}
+    fit(est, [], search_space=space, retries=5)
+    assert sorted(trial.state for trial in est.trials) == ["failed", "finished"]
+    assert [trial.retries for trial in est.trials] == [0, 0]
+    assert est.get_best_config()["lr"] == 0.01
+
+
 def test_bad_limits_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="trial_timeout -1"):
         fit(auto(tmp_path), ["well"], trial_timeout=-1)

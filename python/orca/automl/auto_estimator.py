@@ -410,17 +410,18 @@ class _Search:
     def _run_trial(self, trial: Trial) -> None:
         while True:
             try:
-                return self._go_on(trial)
-            except _NotFiniteError as error:  # It would be so again.
-                self._study.fail(trial, error)
-                self._note_failure(trial, error)
-                return None
+                self._go_on(trial)
+                return
             except Exception as error:
                 run = self._running.get(trial.number)
-                again = self._study.retry(trial, error, 0 if run is None else run.step)
+                again = False
+                if _is_not_finite(error):  # It would be so again.
+                    self._study.fail(trial, error)
+                else:
+                    again = self._study.retry(trial, error, 0 if run is None else run.step)
                 self._note_failure(trial, error)
                 if not again:
-                    return None
+                    return
                 _log.warning("trial %d runs again", trial.number)
 
     def _next(self, trials: float) -> Trial | None:
@@ -686,6 +687,11 @@ def _folder_of(folder: Path, trial: Trial) -> Path | None:
 
 class _NotFiniteError(FailedPreconditionError):
     """A metric is no number."""
+
+
+def _is_not_finite(error: Exception) -> bool:
+    remote = getattr(error, "remote_type", "")  # Where a loss is watched, on the worker.
+    return isinstance(error, _NotFiniteError) or remote.endswith("NotFiniteError")
 
 
 def _may_pause(scheduler: str | None, parameters: dict[str, Any] | None) -> bool:

@@ -12,7 +12,13 @@ from typing import Any, ClassVar
 import cloudpickle
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+)
 
 from orca.adapters.torch.devices import seed_cpu
 from orca.adapters.torch.metrics import PytorchMetric
@@ -74,7 +80,8 @@ class _OfAllRows(Metric):
 
 
 def _array(value: Any) -> Any:
-    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+    """A copy: targets are part of their batch's memory, which would stay for all of them."""
+    return np.array(value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value)
 
 
 @dataclass(frozen=True)
@@ -216,6 +223,7 @@ class TorchData:
         self.columns = columns
         self.needs_batch_size = True
         self._given = data
+        self._pickled: bytes | None = None  # A creator.
         if isinstance(data, tuple | list):
             if len(data) != 2:
                 raise InvalidArgumentError(f"data is (x, y), not {len(data)} things")
@@ -232,12 +240,104 @@ class TorchData:
         """What an Estimator takes, for a configuration."""
         if isinstance(self._given, DataLoader) or not callable(self._given):
             return self._given
-        given = self._given
+        if self._pickled is None:
+            dumps((self._given,), ("data",))  # Names what cannot be sent.
+            self._pickled = cloudpickle.dumps(self._given)
+        return _Creator(self._pickled, config)
 
-        def creator(_config: dict[str, Any], _batch_size: int) -> Any:
-            return given(dict(config))
 
-        return creator
+class _Noting(dict[str, Any]):
+    """A configuration that knows which of its keys were read. What reads it as a whole reads all."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(config)
+        self.read: set[str] = set()
+
+    def __getitem__(self, key: str) -> Any:
+        self.read.add(key)
+        return super().__getitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        self.read.add(str(key))
+        return super().__contains__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.read.add(key)
+        return super().get(key, default)
+
+    def pop(self, key: str, *default: Any) -> Any:
+        self.read.add(key)
+        return super().pop(key, *default)
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        self.read.add(key)
+        return super().setdefault(key, default)
+
+
+def _reads_all(name: str) -> Callable[..., Any]:
+    def method(self: _Noting, *arguments: Any) -> Any:
+        self.read.update(dict.keys(self))
+        return getattr(dict, name)(self, *arguments)
+
+    return method
+
+
+for _name in ("__eq__", "__ne__", "__iter__", "__len__", "__or__", "__ror__", "__repr__"):
+    setattr(_Noting, _name, _reads_all(_name))
+for _name in ("__reversed__", "copy", "items", "keys", "popitem", "values"):
+    setattr(_Noting, _name, _reads_all(_name))
+
+
+_ABSENT = object()
+_LOADED = 4  # Creators whose last loader a worker keeps.
+_loaded: dict[bytes, tuple[dict[str, Any], Any]] = {}
+
+
+@dataclass(frozen=True)
+class _Creator:
+    """A data creator of the user's. A worker keeps what it loaded for the trials whose configurations have the same
+    values for all keys that it read.
+    """
+
+    pickled: bytes
+    config: dict[str, Any]
+
+    def __call__(self, _config: dict[str, Any], _batch_size: int) -> Any:
+        read, loader = _loaded.get(self.pickled, ({}, None))
+        if loader is not None and all(self._has(key, value) for key, value in read.items()):
+            return loader
+        _loaded.pop(self.pickled, None)  # Not two of them in memory.
+        config = _Noting(self.config)
+        # Whether a trial finds a loader or makes it must not change what else it draws.
+        with torch.random.fork_rng(devices=[]):
+            seed_cpu(0)
+            loader = pickle.loads(self.pickled)(config)
+        if _may_be_shared(loader):
+            if len(_loaded) >= _LOADED:
+                del _loaded[next(iter(_loaded))]
+            read = {key: self.config.get(key, _ABSENT) for key in config.read}
+            _loaded[self.pickled] = (read, loader)
+        return loader
+
+    def _has(self, key: str, value: Any) -> bool:
+        mine = self.config.get(key, _ABSENT)
+        try:
+            return mine is value or (type(mine) is type(value) and bool(mine == value))
+        except (TypeError, ValueError):  # Arrays, say.
+            return False
+
+
+def _may_be_shared(loader: Any) -> bool:
+    """Whether a loader gives a trial the same rows whoever had it before."""
+    return (
+        type(loader) is DataLoader
+        and not isinstance(loader.dataset, IterableDataset)
+        and type(loader.sampler) in (RandomSampler, SequentialSampler)
+        and type(loader.batch_sampler) in (BatchSampler, type(None))
+        and loader.generator is None
+        and getattr(loader.sampler, "generator", None) is None
+        and not loader.persistent_workers
+    )
 
 
 def _columns(array: Any) -> Any:
