@@ -292,3 +292,29 @@ def test_the_example_runs(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("error ")
+
+
+@pytest.mark.parametrize("scheduler", ["hyperband", "pbt"])
+def test_schedulers_that_pause_and_clone(scheduler: str, tmp_path: Path) -> None:
+    params: dict[str, Any] = {"max_t": 3}
+    if scheduler == "pbt":
+        params = {"perturbation_interval": 1, "hyperparam_mutations": {"n_estimators": [5, 50]}}
+    remote = tmp_path / "remote"
+    est = AutoXGBRegressor(logs_dir=str(tmp_path), name="p", remote_dir=str(remote))
+    est.fit(
+        rows(),
+        validation_data=rows(100, seed=1),
+        metric="rmse",
+        epochs=3,
+        n_sampling=4,
+        search_space={"n_estimators": hp.choice([1, 5, 50]), "max_depth": 2},
+        scheduler=scheduler,
+        scheduler_params=params,
+        seed=2,
+    )
+    assert {trial.state for trial in est.trials} <= {"finished", "pruned"}
+    assert est.get_best_config()["n_estimators"] == 50
+    # States of trials are gone at the end, here and in the copy.
+    names = {p.relative_to(tmp_path / "p") for p in tmp_path.glob("p/train_func_*/*")}
+    assert names == {p.relative_to(remote) for p in remote.glob("*/*")}
+    assert not any(name.name.startswith("state-") for name in names)

@@ -14,6 +14,7 @@
 #include "orca/tune/store.h"
 #include "orca/tune/study.h"
 #include "testing/folder.h"
+#include "tune/sqlite.h"
 
 namespace orca::tune {
 namespace {
@@ -148,6 +149,27 @@ TEST(StudyRetryTest, RetriesAreInTheFileBeforeTheyAreActedOn) {
   EXPECT_EQ(events[1].kind, EventKind::kRetry);
   EXPECT_EQ(events[1].error, "boom");
   EXPECT_EQ(StudyStore::OpenToRead(options.storage.file).Trials(1)[0].error, "boom");
+}
+
+TEST(StudyFormatTest, AFileOfBeforeGoesOn) {
+  const TestFolder folder;
+  StudyOptions options = Options();
+  options.retries = 1;
+  options.storage.file = folder.path() / "study.db";
+  options.storage.resume = true;
+  {  // The values of choices were not in it, and there were no retries.
+    Study study(Space({Uniform("x", 0, 1), Choice("kind", 2)}), options);
+    study.Tell(study.Ask()->number, 0.5);
+  }
+  Database(options.storage.file, Database::Access::kWrite).Run("PRAGMA user_version=1");
+  {
+    Study study(Numbers(), options);
+    EXPECT_EQ(study.Best()->value, 0.5);
+    EXPECT_TRUE(study.Retry(study.Ask()->number, "boom", 0));
+  }
+  EXPECT_EQ(Database(options.storage.file, Database::Access::kRead).Number("PRAGMA user_version"),
+            2);
+  EXPECT_THROW(Study(Space({Uniform("x", 0, 2), Choice("kind", 2)}), options), Error);
 }
 
 TEST(WarmStartTest, FinishedTrialsOfAnOlderStudyAreKnownAndNotCounted) {
