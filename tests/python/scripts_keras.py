@@ -258,6 +258,15 @@ def check_data_of_all_kinds_gives_the_same_trial() -> None:
     assert all(reports == found["arrays"] for reports in found.values()), found
 
 
+def check_one_dimension_becomes_a_column() -> None:
+    x = np.linspace(-1, 1, 64)
+    est = auto("column")
+    est.fit((x, 2 * x), 5, (x, 2 * x), metric="mse", search_space={"lr": 0.3, "batch_size": 8})
+    kernel, _ = est.get_best_model().get_weights()
+    assert kernel.shape == (1, 1)
+    assert kernel[0, 0] == pytest.approx(2, abs=0.1)
+
+
 def check_creators_of_datasets() -> None:
     def creator(config: dict[str, Any]) -> Any:
         import tensorflow as tf

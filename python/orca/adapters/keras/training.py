@@ -156,6 +156,8 @@ class _Live:
         x, y = made
         if isinstance(x, list) and len(x) > 1 and _has_one_input(self.model):
             x = np.stack(x, axis=1)  # Columns of a data frame.
+        if isinstance(x, np.ndarray) and x.ndim == 1 and x.dtype.kind in "bfiu":
+            x = x[:, None]
         return {"x": x, "y": y, "batch_size": int(config.get("batch_size", 32))}
 
     def _measured(self, trained: dict[str, float]) -> float:
