@@ -193,6 +193,10 @@ GOALS = {
         "an empty trial through AutoEstimator, 2 parallel, in reused workers, against Ray Tune's with reuse_actors",
         50,
     ),
+    "trial-ray-forked": (
+        "... in processes that were forked for it, against Ray Tune's without",
+        100,
+    ),
     "trial-many": ("10,000 empty trials, 2 parallel, in reused workers, stored, against 10 s", 1),
 }
 PARTS = [
@@ -413,7 +417,8 @@ def main() -> None:
             results |= run([*program, part, "--optuna", str(python)])
         program = [sys.executable, str(ROOT / "bench" / "tune_trials_bench.py")]
         ray = environment("ray", "torch==", "numpy==") / "bin" / "python"
-        results |= run([*program, "empty", "--ray", str(ray)])
+        for part in ("empty", "forked"):
+            results |= run([*program, part, "--ray", str(ray)])
         results |= run([*program, "many"])
     rows = []
     for name, (what, goal) in GOALS.items():

@@ -1,10 +1,10 @@
 """What a trial costs that does nothing.
 
-    python bench/tune_trials_bench.py empty --ray PYTHON | many
+    python bench/tune_trials_bench.py empty --ray PYTHON | forked --ray PYTHON | many
 
 ``empty``: 100 trials through AutoEstimator, two at a time on reused workers: a model with one weight, one row, one epoch,
 the weights on the disk and every decision in the study's file. The peer is Ray Tune with ``reuse_actors``, whose trials
-report a number and do no more. ``many``: 10,000 calls of an empty function on two reused workers, each a trial of a study
+report a number and do no more. ``forked``: every trial in a process of its own that has torch, against Ray Tune without. ``many``: 10,000 calls of an empty function on two reused workers, each a trial of a study
 on the disk, against ten seconds. PYTHON is that of an environment with Ray. Lines that begin with RESULT are read by
 bench/run.py.
 """
@@ -44,7 +44,7 @@ def search(trials):
             tune.with_resources(trainable, {"cpu": 1}),
             param_space={"lr": tune.uniform(0, 1)},
             tune_config=tune.TuneConfig(num_samples=trials, max_concurrent_trials=2, metric="mse", mode="min",
-                                        reuse_actors=True),
+                                        reuse_actors=sys.argv[1] == "empty"),
             run_config=tune.RunConfig(storage_path=folder, verbose=0),
         )
         begin = time.perf_counter()
@@ -63,9 +63,9 @@ ray.shutdown()
 class Peer:
     """Ray Tune in its own process, which waits while we run."""
 
-    def __init__(self, python: str) -> None:
+    def __init__(self, python: str, part: str) -> None:
         self._process = subprocess.Popen(
-            [python, "-c", SERVE],
+            [python, "-c", SERVE, part],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -101,7 +101,7 @@ def one_weight(_config: dict[str, Any]) -> torch.nn.Module:
     return torch.nn.Linear(1, 1)
 
 
-def empty_trials(trials: int) -> float:
+def empty_trials(trials: int, reuse: bool) -> float:
     """Seconds for a search whose trials do nothing."""
     rows = np.zeros((1, 1), np.float32)
     with tempfile.TemporaryDirectory() as folder:
@@ -119,6 +119,7 @@ def empty_trials(trials: int) -> float:
             metric="mse",
             n_sampling=trials,
             search_space={"lr": hp.uniform(0.0, 1.0), "batch_size": 1},
+            reuse_workers=reuse,
         )
         seconds = time.perf_counter() - begin
         assert [trial.state for trial in search.trials] == ["finished"] * trials
@@ -126,15 +127,16 @@ def empty_trials(trials: int) -> float:
     return seconds
 
 
-def bench_empty(ray: str, trials: int, rounds: int) -> None:
-    empty_trials(4)
-    peer = Peer(ray)
+def bench_empty(part: str, ray: str, trials: int, rounds: int) -> None:
+    reuse = part == "empty"
+    empty_trials(4, reuse)
+    peer = Peer(ray, part)
     ours, theirs = [], []
     for _ in range(rounds):
-        ours.append(empty_trials(trials) / trials)
+        ours.append(empty_trials(trials, reuse) / trials)
         theirs.append(peer.run(trials) / trials)
     peer.end()
-    report("trial-ray-reused", ours, theirs)
+    report("trial-ray-reused" if reuse else "trial-ray-forked", ours, theirs)
 
 
 def nothing(x: float) -> float:
@@ -165,16 +167,16 @@ def bench_many(trials: int, rounds: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", choices=["empty", "many"])
+    parser.add_argument("part", choices=["empty", "forked", "many"])
     parser.add_argument("--ray", help="python of an environment with Ray")
     parser.add_argument("--trials", type=int)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
     orca.init_orca_context("local", cores=2)
-    if options.part == "empty":
+    if options.part != "many":
         if not options.ray:
-            parser.error("empty compares with Ray; give --ray")
-        bench_empty(options.ray, options.trials or 100, options.rounds)
+            parser.error(f"{options.part} compares with Ray; give --ray")
+        bench_empty(options.part, options.ray, options.trials or 100, options.rounds)
     else:
         bench_many(options.trials or 10_000, options.rounds)
     orca.stop_orca_context()

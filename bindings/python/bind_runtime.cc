@@ -175,19 +175,21 @@ void BindContext(nb::module_& m) {
       .def(
           "submit",
           [](Context& self, const std::string& kind, const nb::sequence& parts, const Holds& shards,
-             int workers, int threads, const std::string& on_failure, int max_restarts) {
+             int workers, int threads, const std::string& on_failure, int max_restarts,
+             bool lets_go) {
             runtime::RunSpec spec;
             spec.kind = kind;
             spec.workers = workers;
             spec.threads = threads;
             spec.on_failure = runtime::ParseOnFailure(on_failure);
             spec.max_restarts = max_restarts;
+            spec.lets_go = lets_go;
             spec.parcel = Pack(parts);
             spec.shards.assign(shards.begin(), shards.end());
             return self.Submit(std::move(spec));
           },
           "kind"_a, "parts"_a, "shards"_a, "workers"_a, "threads"_a, "on_failure"_a,
-          "max_restarts"_a)
+          "max_restarts"_a, "lets_go"_a = false)
       .def(
           "next_event",
           [](Context& self, double timeout) -> nb::object {

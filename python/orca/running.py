@@ -146,6 +146,24 @@ def time_limit(seconds: float | None) -> Iterator[None]:
         _limit.reset(token)
 
 
+_lets_go: contextvars.ContextVar[bool] = contextvars.ContextVar("lets_go", default=False)
+
+
+@contextmanager
+def fresh_workers(wanted: bool = True) -> Iterator[None]:
+    """Workers end with the functions that this thread runs inside: the next ones get new workers."""
+    token = _lets_go.set(wanted)
+    try:
+        yield
+    finally:
+        _lets_go.reset(token)
+
+
+def has_fresh_workers() -> bool:
+    """Whether what this thread runs finds nothing that was kept."""
+    return _lets_go.get()
+
+
 def submit(
     fn: Callable[..., Any],
     args: Sequence[Any] = (),
@@ -229,6 +247,7 @@ def _begin(
         threads or 0,
         on_failure,
         max_restarts,
+        _lets_go.get(),
     )
 
 

@@ -120,6 +120,7 @@ class Controller {
   std::vector<int> NodesOfRanks(int world) const;
   bool IsHeld(std::uint64_t worker) const;
   void LetGoOfIdle();
+  void LetGo(std::uint64_t id);
   std::uint64_t IdleWorker(const std::string& kind, int node,
                            const std::vector<std::uint64_t>& taken);
   std::shared_ptr<Group> GroupOf(const std::vector<std::uint64_t>& members);

@@ -193,12 +193,16 @@ void Controller::LetGoOfIdle() {
     if (!is_idle || node.lost || count[worker.node] <= node.cores) continue;
     --count[worker.node];
     leaving.push_back(id);
-    node.link->Send({.head = {{"op", "leave"}, {"worker", id}}});
   }
-  for (const std::uint64_t id : leaving) {
-    if (const auto group = workers_.at(id).group) group->broken = true;
-    workers_.erase(id);
-  }
+  for (const std::uint64_t id : leaving) LetGo(id);
+}
+
+void Controller::LetGo(std::uint64_t id) {
+  const Worker& worker = workers_.at(id);
+  const Node& node = *nodes_[static_cast<std::size_t>(worker.node)];
+  if (!node.lost) node.link->Send({.head = {{"op", "leave"}, {"worker", id}}});
+  if (worker.group) worker.group->broken = true;
+  workers_.erase(id);
 }
 
 // One of `kind` on `node` that is not among `taken`, the oldest first, or a new one.
@@ -473,6 +477,10 @@ void Controller::RankEnded(const std::shared_ptr<Job>& job, int rank) {
 void Controller::Finish(const std::shared_ptr<Job>& job) {
   if (jobs_.erase(job->call) == 0) return;
   job->spec.shards.clear();
+  for (const std::uint64_t id : job->members) {
+    const auto member = workers_.find(id);
+    if (job->spec.lets_go && member != workers_.end() && member->second.call == 0) LetGo(id);
+  }
   busy_ -= job->spec.workers;
   Schedule();
 }

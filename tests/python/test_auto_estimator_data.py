@@ -84,6 +84,41 @@ def test_trials_learn_the_same_whoever_loaded_their_rows(tmp_path: Path) -> None
     assert [trial.reports for trial in first.trials] == [trial.reports for trial in again.trials]
 
 
+class Signed(nn.Linear):
+    """Leaves a file for every process that makes one."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(4, 1)
+        (Path(folder) / f"process-{os.getpid()}").touch()
+
+
+@pytest.mark.parametrize("reuse", [True, False])
+def test_trials_have_processes_of_their_own_where_that_is_wanted(
+    reuse: bool, tmp_path: Path
+) -> None:
+    where = str(tmp_path)
+    rows = np.ones((64, 4), np.float32)
+    space = {"lr": hp.loguniform(1e-3, 1e-1), "batch_size": 16}
+    found = []
+    for name, again in (("one", reuse), ("other", True)):
+        est = search(
+            tmp_path,
+            (rows, rows[:, :1]),
+            space,
+            model=lambda config: Signed(where),
+            name=name,
+            n_sampling=6,
+            epochs=2,
+            seed=3,
+            reuse_workers=again,
+        )
+        found.append([trial.reports for trial in est.trials])
+        if name == "one":
+            processes = len(list(tmp_path.glob("process-*")))
+            assert processes <= 2 * WORKERS if reuse else processes >= 6
+    assert found[0] == found[1]
+
+
 def test_what_reads_a_configuration_is_noted() -> None:
     given = {"a": 1, "b": {"c": 2}, "d": 3}
 

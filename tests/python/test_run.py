@@ -17,6 +17,7 @@ import pytest
 
 import checks_run as checks
 import orca
+from orca import running
 from orca.errors import FailedPreconditionError, InvalidArgumentError, WorkerFailedError
 from processes import is_alive, pss, wait_until
 
@@ -38,6 +39,19 @@ def fails(*args: Any, **kwargs: Any) -> WorkerFailedError:
 def test_results_come_in_the_order_of_ranks(workers: int) -> None:
     expected = [(rank, workers, rank, workers) for rank in range(workers)]
     assert orca.run(checks.who, workers=workers) == expected
+
+
+def test_fresh_workers_end_with_their_function() -> None:
+    warm = orca.run(os.getpid, workers=1)
+    with running.fresh_workers():
+        first = orca.run(os.getpid, workers=2)
+        with pytest.raises(WorkerFailedError):
+            orca.run(divmod, (1, 0), workers=1)
+        second = orca.run(os.getpid, workers=2)
+    assert warm[0] in first  # One that was there may be taken.
+    assert not {*first} & {*second}
+    wait_until(lambda: not any(map(is_alive, (*first, *second))), 30, "their end")
+    assert orca.run(os.getpid, workers=1)[0] not in (*first, *second)
 
 
 def test_outside_of_a_function_there_is_one_rank() -> None:

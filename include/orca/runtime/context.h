@@ -63,6 +63,7 @@ struct RunSpec {
   int max_restarts = 3;
   Parcel parcel;  ///< The function and its arguments, for the worker's front end.
   std::vector<std::shared_ptr<const data::ShardHold>> shards;  ///< That the arguments name.
+  bool lets_go = false;  ///< Its workers end with it: whoever comes next gets new ones.
 };
 
 /// Why a call failed: the first cause, in words and for programs.

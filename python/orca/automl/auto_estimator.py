@@ -135,6 +135,7 @@ class AutoEstimator:
         trial_timeout: float | None = None,
         retries: int = 0,
         warm_start: str | os.PathLike[str] | None = None,
+        reuse_workers: bool = True,
     ) -> None:
         """Runs the trials, as many at a time as the cores of the context allow.
 
@@ -167,6 +168,8 @@ class AutoEstimator:
                 the same epoch is the last one.
             warm_start: The folder or the file of an older search: its finished trials are known to one that begins, and
                 not counted.
+            reuse_workers: Whether a worker goes on with another trial; else every epoch has a new process: nothing that a
+                trial leaves behind reaches another one.
         """
         if self._has_fitted:
             raise FailedPreconditionError(
@@ -229,6 +232,7 @@ class AutoEstimator:
             epochs=epochs,
             threshold=metric_threshold,
             patience=trial_timeout,
+            reuses=reuse_workers,
             keeps_states=retries > 0 or _may_pause(scheduler, scheduler_params),
             remote=self._remote,
         )
@@ -319,12 +323,13 @@ class _Search:
         epochs: int,
         threshold: float | None,
         patience: float | None,
+        reuses: bool,
         keeps_states: bool,
         remote: str | None,
     ) -> None:
         self._remote = remote
         self._mirror: Mirror | None = None
-        self._patience, self._keeps_states = patience, keeps_states
+        self._patience, self._keeps_states, self._reuses = patience, keeps_states, reuses
         self._states: dict[
             int, list[Path]
         ] = {}  # Files that others may take over, the oldest first.
@@ -492,7 +497,7 @@ class _Search:
 
     def _epoch(self, run: _Run) -> tuple[int, float]:
         """Makes one. What it left is on the disk before the study hears of it."""
-        with running.time_limit(self._patience):
+        with running.time_limit(self._patience), running.fresh_workers(not self._reuses):
             value = run.epoch()
         if not math.isfinite(value):
             raise _NotFiniteError(f"its {self._study.metric} is {value} after epoch {run.step}")

@@ -742,7 +742,8 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         if self._pickled is None:
             self._pickled = self._send_spec()
         forget = tuple(_dropped)
-        for has_state in (False, True):
+        # New workers have no state.
+        for has_state in (True,) if running.has_fresh_workers() else (False, True):
             next_version = uuid.uuid4().hex
             call = loop.Call(
                 estimator=f"{self._id}{loop.TRIAL}" if self.is_trial else self._id,
