@@ -21,7 +21,7 @@ using ::testing::DoubleNear;
 using Objective = std::function<double(const std::vector<double>&)>;
 
 TEST(MatrixTest, EigenvectorsDiagonaliseAndCholeskyMultipliesBack) {
-  const std::size_t n = 7;
+  const std::size_t n = 19;
   Stream random(1, 0, 0);
   Matrix a(n);
   for (std::size_t i = 0; i < n; ++i) {
@@ -31,16 +31,20 @@ TEST(MatrixTest, EigenvectorsDiagonaliseAndCholeskyMultipliesBack) {
   const std::vector<double> values = Eigen(vectors);
   Matrix lower = a;
   ASSERT_TRUE(Cholesky(lower));
+  const Matrix columns = InverseColumns(lower);
   for (std::size_t i = 0; i < n; ++i) {
     for (std::size_t j = 0; j < n; ++j) {
       double spectral = 0;
       double product = 0;
+      double identity = 0;
       for (std::size_t k = 0; k < n; ++k) {
         spectral += vectors(i, k) * values[k] * vectors(j, k);
         product += lower(i, k) * lower(j, k);
+        identity += lower(i, k) * columns(j, k);
       }
       EXPECT_THAT(spectral, DoubleNear(a(i, j), 1e-12));
       EXPECT_THAT(product, DoubleNear(a(i, j), 1e-12));
+      EXPECT_THAT(identity, DoubleNear(i == j ? 1 : 0, 1e-12));
     }
   }
   Matrix indefinite(2);
