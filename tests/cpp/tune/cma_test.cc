@@ -144,6 +144,20 @@ TEST(CmaTest, FindsAMinimumAtTheEdge) {
     EXPECT_LT(TrialsTo(1e-8, slope, 5, seed, 50000), 50000);
 }
 
+TEST(CmaTest, FindsACornerThatSomeCoordinatesHardlyFeel) {
+  // The linear slope of BBOB: 1 to 10 for a step, up or down.
+  const auto slope = [](const std::vector<double>& x) {
+    double total = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      total += Power(10, i, x.size()) * (5 - (i % 2 == 0 ? x[i] : -x[i]));
+    }
+    return total;
+  };
+  for (const std::uint64_t seed : {1, 2, 3, 4, 5, 6}) {
+    EXPECT_LT(TrialsTo(1e-8, slope, 5, seed, 5000), 5000) << seed;
+  }
+}
+
 TEST(CmaTest, MarginsLetIntegersLeaveTheirCell) {
   // Without margins the integers freeze where they are when the floats have converged.
   const Space space({Uniform("x", -5, 5), Uniform("y", -5, 5), Integer("i", -20, 21),
