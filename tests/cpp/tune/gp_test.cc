@@ -214,8 +214,8 @@ TEST(GpTest, ReachesTheMinimumOfHartmann6) {
     }
     return total;
   };
-  // 31 of 50 seeds reach it, half of them within 32 trials; the others end in the local minimum next
-  // to it, 3.20316.
+  // 31 of 50 seeds reach it, half of them within 32 trials; the others end in the local minimum
+  // next to it, 3.20316.
   int reached = 0;
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     reached += BestOf(Space(parameters), hartmann, 60, seed) < -3.32237 * 0.99;
