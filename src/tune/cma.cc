@@ -17,6 +17,7 @@ namespace {
 
 constexpr double kTolerance = 1e-12;
 constexpr double kWorstCondition = 1e14;
+constexpr double kOutside = 0.25;  // So far from the cube a draw may be.
 
 double Norm(const std::vector<double>& x) {
   double sum = 0;
@@ -148,15 +149,18 @@ std::vector<double> CmaSampler::Draw(std::int64_t number) const {
   for (std::size_t i = 0; i < d; ++i) {
     double y = 0;
     for (std::size_t k = 0; k < d; ++k) y += now_->vectors(i, k) * now_->axes[k] * z[k];
-    // Moved to the edge, not drawn anew: else the search would stay away from an edge, and all the
-    // more from a corner.
-    x[i] = std::clamp(now_->mean[i] + now_->sigma * now_->margin[i] * y, 0.0, 1.0);
+    x[i] = std::clamp(now_->mean[i] + now_->sigma * now_->margin[i] * y, -kOutside, 1 + kOutside);
   }
   return x;
 }
 
 void CmaSampler::Decode(const std::vector<double>& x, Point& point) const {
-  for (std::size_t i = 0; i < dims_.size(); ++i) point[dims_[i]] = space_[dims_[i]].FromUnit(x[i]);
+  // Moved to the edge, not drawn anew: else the search would stay away from an edge, and all the
+  // more from a corner. The distribution learns from the places outside: those at the edge would
+  // narrow it.
+  for (std::size_t i = 0; i < dims_.size(); ++i) {
+    point[dims_[i]] = space_[dims_[i]].FromUnit(std::clamp(x[i], 0.0, 1.0));
+  }
 }
 
 void CmaSampler::EndGenerations() {

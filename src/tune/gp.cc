@@ -29,7 +29,71 @@ double Matern(double distance, double& derivative) {
   return (1 + r + r * r / 3) * decay;
 }
 
+// Removes from L^-1 y the part of the likeliest constant; returns that constant.
+double RemoveMean(const Matrix& lower, std::vector<double>& solved) {
+  std::vector<double> ones(solved.size(), 1);
+  SolveLower(lower, ones);
+  const double mean =
+      Dot(ones.data(), solved.data(), ones.size()) / Dot(ones.data(), ones.data(), ones.size());
+  for (std::size_t i = 0; i < ones.size(); ++i) solved[i] -= mean * ones[i];
+  return mean;
+}
+
+void Standardise(std::vector<double>& y) {
+  const auto n = static_cast<double>(y.size());
+  const double mean = std::accumulate(y.begin(), y.end(), 0.0) / n;
+  double variance = 0;
+  for (const double value : y) variance += (value - mean) * (value - mean);
+  const double deviation = std::max(std::sqrt(variance / n), 1e-12);
+  for (double& value : y) value = (value - mean) / deviation;
+}
+
+double YeoJohnson(double y, double power) {
+  if (y >= 0) {
+    return std::abs(power) < 1e-9 ? std::log1p(y) : (std::pow(1 + y, power) - 1) / power;
+  }
+  return -YeoJohnson(-y, 2 - power);
+}
+
 }  // namespace
+
+void MakeNormal(std::vector<double>& losses) {
+  // In units of the better half: a few huge losses must not make all others look alike.
+  std::vector<double> sorted = losses;
+  std::sort(sorted.begin(), sorted.end());
+  const std::size_t half = sorted.size() / 2;
+  const double median = sorted[half];
+  double spread = 0;
+  for (std::size_t i = 0; i < half; ++i) spread += (median - sorted[i]) / static_cast<double>(half);
+  if (spread > 1e-12 * std::abs(median)) {
+    for (double& y : losses) y = (y - median) / spread;
+  } else {
+    Standardise(losses);
+  }
+  const auto n = static_cast<double>(losses.size());
+  double logarithms = 0;
+  for (const double y : losses) logarithms += std::copysign(std::log1p(std::abs(y)), y);
+  double best = 1;
+  double largest = -std::numeric_limits<double>::infinity();
+  for (int tenths = -10; tenths <= 30; ++tenths) {
+    const double power = tenths / 10.0;
+    double sum = 0;
+    double squares = 0;
+    for (const double y : losses) {
+      const double value = YeoJohnson(y, power);
+      sum += value;
+      squares += value * value;
+    }
+    const double variance = squares / n - sum / n * (sum / n);
+    if (!(variance > 0)) continue;
+    const double likelihood = -0.5 * n * std::log(variance) + (power - 1) * logarithms;
+    if (likelihood <= largest) continue;
+    largest = likelihood;
+    best = power;
+  }
+  for (double& y : losses) y = YeoJohnson(y, best);
+  Standardise(losses);
+}
 
 double LogImprovement(double z, double& derivative) {
   if (z > -1) {
@@ -88,31 +152,16 @@ double GaussianProcess::Loss(std::span<const double> logarithms, std::span<doubl
   if (!Cholesky(lower)) return std::numeric_limits<double>::infinity();
   std::vector<double> alpha = y_;
   SolveLower(lower, alpha);
+  RemoveMean(lower, alpha);  // The best mean for these parameters: its gradient is 0.
   double loss = static_cast<double>(n) * kLogRoot2Pi;
   for (std::size_t i = 0; i < n; ++i) loss += 0.5 * alpha[i] * alpha[i] + std::log(lower(i, i));
   SolveUpper(lower, alpha);
 
-  // Rows of the inverse factor, then of the inverse.
-  Matrix inverse_lower(n);
-  for (std::size_t column = 0; column < n; ++column) {
-    // Stored transposed: row `column` is column `column` of the inverse factor.
-    double* const out = inverse_lower.row(column);
-    out[column] = 1 / lower(column, column);
-    for (std::size_t i = column + 1; i < n; ++i) {
-      const double* const row = lower.row(i);
-      double sum = 0;
-      for (std::size_t k = column; k < i; ++k) sum += row[k] * out[k];
-      out[i] = -sum / row[i];
-    }
-  }
-
+  const Matrix columns = InverseColumns(lower);
   std::fill(gradient.begin(), gradient.end(), 0);
   for (std::size_t i = 0; i < n; ++i) {
     for (std::size_t k = 0; k <= i; ++k) {
-      const double* const a = inverse_lower.row(i);
-      const double* const b = inverse_lower.row(k);
-      double inverse = 0;
-      for (std::size_t m = i; m < n; ++m) inverse += a[m] * b[m];
+      const double inverse = Dot(columns.row(i) + i, columns.row(k) + i, n - i);
       // The trace counts what is off the diagonal twice.
       const double factor = 0.5 * (inverse - alpha[i] * alpha[k]) * (i == k ? 1 : 2);
       if (i == k) {
@@ -172,20 +221,25 @@ GaussianProcess::Parameters GaussianProcess::Fit() const {
 bool GaussianProcess::Condition(const Parameters& parameters) {
   const std::size_t n = size();
   parameters_ = parameters;
-  lower_ = Matrix(n);
+  Matrix lower(n);
   for (std::size_t i = 0; i < n; ++i) {
     for (std::size_t k = 0; k <= i; ++k) {
       double unused = 0;
       const double distance =
           Distance(x_.data() + i * dims(), x_.data() + k * dims(), parameters_.weights);
-      lower_(i, k) =
-          parameters_.scale * Matern(distance, unused) + (i == k ? parameters_.noise : 0);
+      lower(i, k) = parameters_.scale * Matern(distance, unused) + (i == k ? parameters_.noise : 0);
     }
   }
-  if (!Cholesky(lower_)) return false;
+  if (!Cholesky(lower)) return false;
   alpha_ = y_;
-  SolveLower(lower_, alpha_);
-  SolveUpper(lower_, alpha_);
+  SolveLower(lower, alpha_);
+  mean_ = RemoveMean(lower, alpha_);
+  SolveUpper(lower, alpha_);
+  inverse_columns_ = InverseColumns(lower);
+  inverse_rows_ = Matrix(n);
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t k = 0; k <= i; ++k) inverse_rows_(i, k) = inverse_columns_(k, i);
+  }
   return true;
 }
 
@@ -196,29 +250,30 @@ GaussianProcess::Prediction GaussianProcess::Predict(std::span<const double> x,
   const std::size_t d = dims();
   std::vector<double> kernel(n);
   std::vector<double> slope(n);
-  Prediction result = {0, 0};
+  Prediction result = {mean_, 0};
   for (std::size_t i = 0; i < n; ++i) {
     kernel[i] = parameters_.scale *
                 Matern(Distance(x.data(), x_.data() + i * d, parameters_.weights), slope[i]);
     result.mean += kernel[i] * alpha_[i];
   }
-  std::vector<double> solved = kernel;
-  SolveLower(lower_, solved);
-  double variance = parameters_.scale;
-  for (const double value : solved) variance -= value * value;
+  std::vector<double> solved(n);
+  for (std::size_t i = 0; i < n; ++i) {
+    solved[i] = Dot(inverse_rows_.row(i), kernel.data(), i + 1);
+  }
+  const double variance = parameters_.scale - Dot(solved.data(), solved.data(), n);
   result.deviation = std::sqrt(std::max(variance, 1e-12));
   if (mean_gradient.empty()) return result;
 
-  SolveUpper(lower_, solved);
   std::fill(mean_gradient.begin(), mean_gradient.end(), 0);
   std::fill(deviation_gradient.begin(), deviation_gradient.end(), 0);
   for (std::size_t i = 0; i < n; ++i) {
+    const double weight = Dot(inverse_columns_.row(i) + i, solved.data() + i, n - i);
     const double common = parameters_.scale * slope[i] * 2;
     for (std::size_t j = 0; j < d; ++j) {
       if (is_category_[j]) continue;
       const double change = common * parameters_.weights[j] * (x[j] - x_[i * d + j]);
       mean_gradient[j] += alpha_[i] * change;
-      deviation_gradient[j] -= solved[i] * change / result.deviation;
+      deviation_gradient[j] -= weight * change / result.deviation;
     }
   }
   return result;
@@ -229,31 +284,33 @@ void GaussianProcess::PredictMany(std::span<const double> x, std::vector<Predict
   const std::size_t d = dims();
   const std::size_t count = x.size() / d;
   out.resize(count);
-  std::vector<double> solved(n *
-                             kLanes);  // [observation][point]: one step of the solve for all points
+  // [observation][point]: a row of the inverse factor meets all points of a block at once.
+  std::vector<double> kernels(n * kLanes);
   for (std::size_t begin = 0; begin < count; begin += kLanes) {
     const std::size_t lanes = std::min(kLanes, count - begin);
-    double mean[kLanes] = {};
+    double mean[kLanes];
     double variance[kLanes];
+    std::fill(std::begin(mean), std::end(mean), mean_);
     std::fill(std::begin(variance), std::end(variance), parameters_.scale);
     for (std::size_t i = 0; i < n; ++i) {
-      double* const mine = solved.data() + i * kLanes;
-      for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      double* const mine = kernels.data() + i * kLanes;
+      for (std::size_t lane = 0; lane < lanes; ++lane) {
         double unused = 0;
-        const std::size_t point = begin + std::min(lane, lanes - 1);
         const double distance =
-            Distance(x.data() + point * d, x_.data() + i * d, parameters_.weights);
+            Distance(x.data() + (begin + lane) * d, x_.data() + i * d, parameters_.weights);
         mine[lane] = parameters_.scale * Matern(distance, unused);
         mean[lane] += mine[lane] * alpha_[i];
       }
-      const double* const row = lower_.row(i);
-      for (std::size_t k = 0; k < i; ++k) {
-        const double* const other = solved.data() + k * kLanes;
-        for (std::size_t lane = 0; lane < kLanes; ++lane) mine[lane] -= row[k] * other[lane];
+    }
+    for (std::size_t i = 0; i < n; ++i) {
+      double solved[kLanes] = {};
+      const double* const row = inverse_rows_.row(i);
+      for (std::size_t k = 0; k <= i; ++k) {
+        const double* const other = kernels.data() + k * kLanes;
+        for (std::size_t lane = 0; lane < kLanes; ++lane) solved[lane] += row[k] * other[lane];
       }
       for (std::size_t lane = 0; lane < kLanes; ++lane) {
-        mine[lane] /= row[i];
-        variance[lane] -= mine[lane] * mine[lane];
+        variance[lane] -= solved[lane] * solved[lane];
       }
     }
     for (std::size_t lane = 0; lane < lanes; ++lane) {
@@ -450,6 +507,14 @@ std::vector<double> GpSampler::Coordinates(const Point& point) const {
   return x;
 }
 
+Point GpSampler::Decode(const std::vector<double>& x) const {
+  Point point(x.size(), std::numeric_limits<double>::quiet_NaN());
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    if (space_.IsActive(point, i)) point[i] = space_[i].FromUnit(x[i]);
+  }
+  return point;
+}
+
 GaussianProcess::Parameters GpSampler::FittedParameters(const std::vector<double>& x,
                                                         const std::vector<double>& y) {
   // Anew when there is a twentieth more; a function of the observations alone, so that it does not
@@ -462,12 +527,7 @@ GaussianProcess::Parameters GpSampler::FittedParameters(const std::vector<double
   if (some_x == fitted_x_ && some_y == fitted_y_) return fitted_;
   fitted_x_ = some_x;
   fitted_y_ = some_y;
-  const double mean =
-      std::accumulate(some_y.begin(), some_y.end(), 0.0) / static_cast<double>(count);
-  double variance = 0;
-  for (const double value : some_y) variance += (value - mean) * (value - mean);
-  const double deviation = std::max(std::sqrt(variance / static_cast<double>(count)), 1e-12);
-  for (double& value : some_y) value = (value - mean) / deviation;
+  MakeNormal(some_y);
   fitted_ = GaussianProcess(std::move(some_x), std::move(some_y), is_category_).Fit();
   return fitted_;
 }
@@ -483,7 +543,9 @@ Point GpSampler::Ask(std::int64_t number) {
     ++ended;
     worst = std::max(worst, trial.loss);
   }
-  if (static_cast<std::int64_t>(ended) < options_.startup) return startup_->Ask(number);
+  if (static_cast<std::int64_t>(ended) < options_.startup) {
+    return number == 0 ? Decode(std::vector<double>(space_.size(), 0.5)) : startup_->Ask(number);
+  }
   for (const Observation& trial : trials_) {
     const std::vector<double> at = Coordinates(trial.point);
     const bool has_loss = trial.state == TrialState::kFinished ||
@@ -497,11 +559,7 @@ Point GpSampler::Ask(std::int64_t number) {
   }
   const GaussianProcess::Parameters parameters = FittedParameters(x, y);
 
-  const double mean = std::accumulate(y.begin(), y.end(), 0.0) / static_cast<double>(y.size());
-  double variance = 0;
-  for (const double value : y) variance += (value - mean) * (value - mean);
-  const double deviation = std::max(std::sqrt(variance / static_cast<double>(y.size())), 1e-12);
-  for (double& value : y) value = (value - mean) / deviation;
+  MakeNormal(y);
   const auto best = static_cast<std::size_t>(std::min_element(y.begin(), y.end()) - y.begin());
   const std::size_t d = space_.size();
   const std::vector<double> incumbent(x.begin() + static_cast<std::ptrdiff_t>(best * d),
@@ -523,11 +581,7 @@ Point GpSampler::Ask(std::int64_t number) {
   }
   const Search search = {space_, *process, is_category_, least, options_.kappa};
   const std::vector<double> found = search.Run(incumbent, options_.seed, number);
-  Point point(d, std::numeric_limits<double>::quiet_NaN());
-  for (std::size_t i = 0; i < d; ++i) {
-    if (space_.IsActive(point, i)) point[i] = space_[i].FromUnit(found[i]);
-  }
-  return point;
+  return Decode(found);
 }
 
 }  // namespace orca::tune

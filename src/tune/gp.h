@@ -12,7 +12,9 @@
 namespace orca::tune {
 
 /// A Gaussian process with a Matern 5/2 kernel that has a length for each dimension, conditioned on
-/// observations. Coordinates are in [0, 1]; two categories are 1 apart.
+/// observations. Coordinates are in [0, 1]; two categories are 1 apart. Its mean is a constant, the
+/// likeliest one: many observations at one place count little more than one of them, so a search
+/// that has dwelt in a good place does not believe that unknown places are as good.
 class GaussianProcess {
  public:
   /// Kernel s * (1 + r + r^2 / 3) exp(-r), r^2 = 5 * sum of weights[j] * distance_j^2.
@@ -53,7 +55,9 @@ class GaussianProcess {
   std::vector<double> y_;
   std::vector<bool> is_category_;
   Parameters parameters_;
-  Matrix lower_;
+  double mean_ = 0;
+  Matrix inverse_rows_;  // Of the inverse of the lower factor, ...
+  Matrix inverse_columns_;
   std::vector<double> alpha_;
 };
 
@@ -63,7 +67,8 @@ struct GpOptions {
   double kappa = 0;  ///< 0: log of the expected improvement; else mean - kappa * deviation.
 };
 
-/// Proposes where the expected improvement over the best is largest. Pending trials count as if
+/// Proposes where the expected improvement over the best is largest; the first trial is the middle
+/// of the space, the other ones of the start are Sobol points. Pending trials count as if
 /// they had ended with their expected value; failed ones as if they had the worst.
 class GpSampler final : public Sampler {
  public:
@@ -77,6 +82,7 @@ class GpSampler final : public Sampler {
   struct Search;
 
   std::vector<double> Coordinates(const Point& point) const;
+  Point Decode(const std::vector<double>& x) const;
   GaussianProcess::Parameters FittedParameters(const std::vector<double>& x,
                                                const std::vector<double>& y);
 
@@ -90,6 +96,10 @@ class GpSampler final : public Sampler {
   std::vector<double> fitted_y_;
   GaussianProcess::Parameters fitted_;
 };
+
+/// Makes losses have mean 0, deviation 1 and about the shape of a normal law: Yeo and Johnson's
+/// power, the likeliest in [-1, 3]. Their order stays.
+void MakeNormal(std::vector<double>& losses);
 
 /// log of the expectation of max(0, z + Z), Z normal; and its derivative.
 double LogImprovement(double z, double& derivative);

@@ -1,6 +1,7 @@
 #include "tune/matrix.h"
 
 #include <cmath>
+#include <cstring>
 
 namespace orca::tune {
 namespace {
@@ -60,20 +61,32 @@ std::vector<double> Eigen(Matrix& matrix) {
   return values;
 }
 
+double Dot(const double* a, const double* b, std::size_t count) {
+  // Eight sums, so that additions need not wait for each other.
+  typedef double Lanes __attribute__((vector_size(64)));
+  Lanes sums = {};
+  std::size_t k = 0;
+  for (; k + 8 <= count; k += 8) {
+    Lanes x;
+    Lanes y;
+    std::memcpy(&x, a + k, sizeof(x));
+    std::memcpy(&y, b + k, sizeof(y));
+    sums += x * y;
+  }
+  double rest = 0;
+  for (; k < count; ++k) rest += a[k] * b[k];
+  return (((sums[0] + sums[1]) + (sums[2] + sums[3])) +
+          ((sums[4] + sums[5]) + (sums[6] + sums[7]))) +
+         rest;
+}
+
 bool Cholesky(Matrix& matrix) {
   const std::size_t n = matrix.size();
   for (std::size_t i = 0; i < n; ++i) {
     double* const row = matrix.row(i);
     for (std::size_t j = 0; j <= i; ++j) {
       const double* const other = matrix.row(j);
-      // Four sums, so that additions need not wait for each other.
-      double sum[4] = {};
-      std::size_t k = 0;
-      for (; k + 4 <= j; k += 4) {
-        for (std::size_t lane = 0; lane < 4; ++lane) sum[lane] += row[k + lane] * other[k + lane];
-      }
-      for (; k < j; ++k) sum[0] += row[k] * other[k];
-      const double rest = row[j] - ((sum[0] + sum[1]) + (sum[2] + sum[3]));
+      const double rest = row[j] - Dot(row, other, j);
       if (j < i) {
         row[j] = rest / other[j];
       } else {
@@ -86,12 +99,22 @@ bool Cholesky(Matrix& matrix) {
   return true;
 }
 
+Matrix InverseColumns(const Matrix& lower) {
+  const std::size_t n = lower.size();
+  Matrix columns(n);
+  for (std::size_t k = 0; k < n; ++k) {
+    double* const out = columns.row(k);
+    out[k] = 1 / lower(k, k);
+    for (std::size_t i = k + 1; i < n; ++i) {
+      out[i] = -Dot(lower.row(i) + k, out + k, i - k) / lower(i, i);
+    }
+  }
+  return columns;
+}
+
 void SolveLower(const Matrix& lower, std::span<double> b) {
   for (std::size_t i = 0; i < b.size(); ++i) {
-    const double* const row = lower.row(i);
-    double sum = b[i];
-    for (std::size_t k = 0; k < i; ++k) sum -= row[k] * b[k];
-    b[i] = sum / row[i];
+    b[i] = (b[i] - Dot(lower.row(i), b.data(), i)) / lower(i, i);
   }
 }
 

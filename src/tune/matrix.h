@@ -32,11 +32,16 @@ class Matrix {
 /// (Jacobi).
 std::vector<double> Eigen(Matrix& matrix);
 
+/// The sum of the products, in an order that is the same on every processor.
+double Dot(const double* a, const double* b, std::size_t count);
+
 /// Turns a symmetric matrix into its lower Cholesky factor. False: it is not positive definite.
 bool Cholesky(Matrix& matrix);
 /// Solves L y = b in place, for a lower factor.
 void SolveLower(const Matrix& lower, std::span<double> b);
 /// Solves L' y = b in place.
 void SolveUpper(const Matrix& lower, std::span<double> b);
+/// The inverse of a lower factor; row k has its column k.
+Matrix InverseColumns(const Matrix& lower);
 
 }  // namespace orca::tune

@@ -21,7 +21,7 @@ using ::testing::DoubleNear;
 using Objective = std::function<double(const std::vector<double>&)>;
 
 TEST(MatrixTest, EigenvectorsDiagonaliseAndCholeskyMultipliesBack) {
-  const std::size_t n = 7;
+  const std::size_t n = 19;
   Stream random(1, 0, 0);
   Matrix a(n);
   for (std::size_t i = 0; i < n; ++i) {
@@ -31,16 +31,20 @@ TEST(MatrixTest, EigenvectorsDiagonaliseAndCholeskyMultipliesBack) {
   const std::vector<double> values = Eigen(vectors);
   Matrix lower = a;
   ASSERT_TRUE(Cholesky(lower));
+  const Matrix columns = InverseColumns(lower);
   for (std::size_t i = 0; i < n; ++i) {
     for (std::size_t j = 0; j < n; ++j) {
       double spectral = 0;
       double product = 0;
+      double identity = 0;
       for (std::size_t k = 0; k < n; ++k) {
         spectral += vectors(i, k) * values[k] * vectors(j, k);
         product += lower(i, k) * lower(j, k);
+        identity += lower(i, k) * columns(j, k);
       }
       EXPECT_THAT(spectral, DoubleNear(a(i, j), 1e-12));
       EXPECT_THAT(product, DoubleNear(a(i, j), 1e-12));
+      EXPECT_THAT(identity, DoubleNear(i == j ? 1 : 0, 1e-12));
     }
   }
   Matrix indefinite(2);
@@ -138,6 +142,20 @@ TEST(CmaTest, FindsAMinimumAtTheEdge) {
   };
   for (const std::uint64_t seed : {1, 2, 3})
     EXPECT_LT(TrialsTo(1e-8, slope, 5, seed, 50000), 50000);
+}
+
+TEST(CmaTest, FindsACornerThatSomeCoordinatesHardlyFeel) {
+  // The linear slope of BBOB: 1 to 10 for a step, up or down.
+  const auto slope = [](const std::vector<double>& x) {
+    double total = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      total += Power(10, i, x.size()) * (5 - (i % 2 == 0 ? x[i] : -x[i]));
+    }
+    return total;
+  };
+  for (const std::uint64_t seed : {1, 2, 3, 4, 5, 6}) {
+    EXPECT_LT(TrialsTo(1e-8, slope, 5, seed, 5000), 5000) << seed;
+  }
 }
 
 TEST(CmaTest, MarginsLetIntegersLeaveTheirCell) {

@@ -98,6 +98,50 @@ TEST(GaussianProcessTest, PredictionsInterpolateAndTheirGradientsAreRight) {
   }
 }
 
+TEST(GaussianProcessTest, ManyObservationsAtOnePlaceDoNotMoveTheMean) {
+  // 3 everywhere but for a hollow with thirty observations; their average is about 0.4.
+  std::vector<double> x;
+  std::vector<double> y;
+  for (int i = 0; i < 30; ++i) {
+    x.push_back(0.1 + 1e-4 * i);
+    y.push_back(0);
+  }
+  for (const double other : {0.4, 0.6, 0.8, 1.0}) {
+    x.push_back(other);
+    y.push_back(3);
+  }
+  GaussianProcess process(x, y, {false});
+  ASSERT_TRUE(process.Condition({.weights = {200}, .scale = 1, .noise = 1e-4}));
+  EXPECT_GT(process.Predict(std::vector<double>{0.25}, {}, {}).mean, 1.5);
+}
+
+TEST(GaussianProcessTest, LossesAreMadeNormalAndKeepTheirOrder) {
+  Stream random(9, 0, 0);
+  std::vector<double> losses;
+  for (int i = 0; i < 200; ++i) losses.push_back(std::exp(10 * random.Uniform()));
+  std::vector<double> made = losses;
+  MakeNormal(made);
+  double sum = 0;
+  double squares = 0;
+  double cubes = 0;
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    sum += made[i];
+    squares += made[i] * made[i];
+    cubes += made[i] * made[i] * made[i];
+    for (std::size_t k = 0; k < i; ++k) EXPECT_EQ(losses[i] < losses[k], made[i] < made[k]);
+  }
+  EXPECT_THAT(sum / 200, DoubleNear(0, 1e-9));
+  EXPECT_THAT(squares / 200, DoubleNear(1, 1e-9));
+  EXPECT_LT(std::abs(cubes / 200), 0.5);  // The skewness; it was above 2.
+  std::vector<double> same(5, 7.0);
+  MakeNormal(same);
+  for (const double value : same) EXPECT_EQ(value, 0);
+  std::vector<double> tied = {1, 1, 1, 1, 5};
+  MakeNormal(tied);
+  EXPECT_LT(tied[0], tied[4]);
+  EXPECT_EQ(tied[0], tied[3]);
+}
+
 TEST(GaussianProcessTest, LogImprovementIsAccurateInTheTail) {
   // log(pdf(z) + z * cdf(z)) with 50 digits.
   double slope = 0;
@@ -170,12 +214,13 @@ TEST(GpTest, ReachesTheMinimumOfHartmann6) {
     }
     return total;
   };
-  // 3.20316 is the local minimum next to it.
+  // 31 of 50 seeds reach it, half of them within 32 trials; the others end in the local minimum
+  // next to it, 3.20316.
   int reached = 0;
-  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
     reached += BestOf(Space(parameters), hartmann, 60, seed) < -3.32237 * 0.99;
   }
-  EXPECT_GE(reached, 6);
+  EXPECT_GE(reached, 11);
 }
 
 TEST(GpTest, SolvesAMixedSpace) {
