@@ -70,6 +70,9 @@ def test_columns_have_one_type_in_all_parts(tmp_path: Path) -> None:
 
 
 LARGE = [
+    [2**53 + 1, ""],
+    ["", *range(40), 2**62 + 1],
+    [2**53 + 1, *range(40), ""],
     [2**63],
     [2**64 - 1, 0, 7],
     [1, *range(2**63 - 30, 2**63 + 30)],

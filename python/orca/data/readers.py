@@ -431,7 +431,7 @@ def _to_frame(table: Any, given: dict[str, Any], loose: frozenset[str]) -> tuple
         table = table.select([name for name in given if name in table.column_names])
     kinds, fields, objects = {}, [], []
     wholes = [field.name for field in table.schema if field.type == large_whole()]
-    for field, column in zip(table.schema, table.columns, strict=True):
+    for i, (field, column) in enumerate(zip(table.schema, table.columns, strict=True)):
         kind, misses = field.type, column.null_count > 0
         if types.is_binary(kind):
             row = next(i for i, value in enumerate(column) if not _is_text(value.as_py()))
@@ -442,6 +442,7 @@ def _to_frame(table: Any, given: dict[str, Any], loose: frozenset[str]) -> tuple
             kind = pyarrow.timestamp("us", kind.tz)
         elif field.name not in given and misses and (types.is_integer(kind) or types.is_null(kind)):
             kind = pyarrow.float64()  # A frame has no other type for missing numbers.
+            table = table.set_column(i, field.with_type(kind), column.cast(kind, safe=False))
         if types.is_boolean(kind) and (misses or field.name in loose):
             objects.append(field.name)
         # A column without any value may yet become one of any type, and whole numbers may meet larger ones.
@@ -712,7 +713,7 @@ def _typed_keys(values: list[str | None]) -> Any:
             with contextlib.suppress(ValueError):
                 numbers = pyarrow.array([None if v is None else int(v) for v in values]).cast(kind)
                 # A frame has one dtype, whichever files have no value.
-                return numbers.cast(pyarrow.float64()) if numbers.null_count else numbers
+                return numbers.cast(pyarrow.float64(), safe=False) if numbers.null_count else numbers
     return texts
 
 
