@@ -440,16 +440,32 @@ def test_the_old_roots_have_it(root: str, tmp_path: Path) -> None:
     assert est.get_best_config()["lr"] == 0.1
 
 
-def test_the_example_runs(tmp_path: Path) -> None:
-    example = Path(__file__).parents[2] / "examples/auto_estimator.py"
+def run_example(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    example = Path(__file__).parents[2] / "examples" / name
     done = subprocess.run(
-        [sys.executable, str(example), "--trials", "4", "--epochs", "3", "--logs", str(tmp_path)],
+        [sys.executable, str(example), *arguments],
         capture_output=True,
         text=True,
         timeout=180,
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_the_example_runs(tmp_path: Path) -> None:
+    done = run_example(
+        "auto_estimator.py", "--trials", "4", "--epochs", "3", "--logs", str(tmp_path)
+    )
     assert done.stdout.startswith("accuracy ")
     assert "training on" not in done.stderr
     assert done.stderr.count("epochs: best accuracy") == 4
+
+
+def test_the_examples_of_the_old_documentation_run(tmp_path: Path) -> None:
+    said = run_example("zoo_auto_lenet.py", "--rows", "1000", "--logs", str(tmp_path)).stdout
+    assert "\nLeNet with {'fc1_hidden_size': " in said
+    assert len(list(tmp_path.glob("lenet_mnist/train_func_*"))) == 4
+    said = run_example("zoo_auto_search.py", "--samples", "4", "--logs", str(tmp_path)).stdout
+    assert "\nbayesopt: {'width': " in said
+    assert "of 4 trials were stopped early" in said
