@@ -85,18 +85,16 @@ void CreateTables(Database& database) {
 
 void Prepare(Database& database, bool full_sync) {
   const bool is_new = CheckFormat(database);
-  database.Run("PRAGMA journal_mode=WAL; PRAGMA wal_autocheckpoint=8000");
-  database.Run(full_sync ? "PRAGMA synchronous=FULL" : "PRAGMA synchronous=NORMAL");
-  if (!is_new) {
+  if (!is_new) {  // before anything is written
     const std::string found = database.Text("PRAGMA quick_check(1)");
     if (found != "ok")
       throw Error(Code::kFailedPrecondition,
                   fmt::format("{} is damaged ({}); \"orca tune salvage {}\" keeps what can be read",
                               database.file().string(), found, database.file().string()));
-    database.Run(fmt::format("PRAGMA user_version={}", kFormat).c_str());
-    return;
   }
-  CreateTables(database);
+  database.Run("PRAGMA journal_mode=WAL; PRAGMA wal_autocheckpoint=8000");
+  database.Run(full_sync ? "PRAGMA synchronous=FULL" : "PRAGMA synchronous=NORMAL");
+  if (is_new) CreateTables(database);
 }
 
 constexpr std::array<const char*, 5> kStates{"running", "paused", "finished", "pruned", "failed"};
@@ -214,6 +212,9 @@ void StudyStore::Parts::WriteReports() {
 
 void StudyStore::Parts::Write(const Event& event, double now) {
   const bool is_start = event.kind == EventKind::kStart;
+  // Builds that know only format 1 must not read it from now on.
+  if (event.kind == EventKind::kRetry)
+    database.Run(fmt::format("PRAGMA user_version={}", kFormat).c_str());
   if (is_start) {
     statements->start.Bind(study, event.trial, event.config, now).Run();
   } else {

@@ -269,6 +269,24 @@ TEST_F(StoreTest, ForeignAndNewerFilesAreRefusedAndStayAsTheyAre) {
   EXPECT_NO_THROW(StudyStore::Open(folder_.path() / "empty"));
 }
 
+TEST_F(StoreTest, AFileOfAnOlderFormatStaysAsItIsUntilATrialIsRunAgain) {
+  {
+    StudyStore store = OpenFile();
+    store.Create({.name = "a"});
+    store.Commit(Start(0));
+  }
+  Database(file_, Database::Access::kWrite).Run("PRAGMA user_version=1");
+  const std::string bytes = Bytes(file_);
+  EXPECT_EQ(OpenFile().Studies().size(), 1U);
+  EXPECT_EQ(Bytes(file_), bytes);
+  {
+    StudyStore store = OpenFile();
+    ASSERT_TRUE(store.Resume("a").has_value());
+    store.Commit({.kind = EventKind::kRetry, .trial = 0, .error = "died"});
+  }
+  EXPECT_EQ(Database(file_, Database::Access::kRead).Number("PRAGMA user_version"), 2);
+}
+
 // F48: whatever bytes are there, it opens or refuses with a message; what it gives is well-formed.
 TEST_F(StoreTest, F48CutAndFlippedFilesAreReadOrRefused) {
   {
