@@ -10,11 +10,10 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,7 +41,6 @@ class Stage:
     remedy: str
     environment: dict[str, str] = field(default_factory=dict)
     preset: str = ""  # of a ctest run
-    ahead: list[str] = field(default_factory=list)  # begins with the stage; see Ahead
     minutes: float | None = None
     failed: bool = False
     closing: list[str] = field(default_factory=list)
@@ -133,46 +131,14 @@ def stages(mode: str) -> list[Stage]:
         configure(),
         lint(),
         build("release"),
-        replace(ctest("release"), ahead=["asan", "tsan"]),
-        pytest("Python", "--durations=25", "tests/python", "tests/tools"),
+        ctest("release"),
+        pytest("Python", "tests/python", "tests/tools"),
         pytest("package", "tests/package"),
         build("asan"),
         ctest("asan"),
         build("tsan"),
         ctest("tsan"),
     ]
-
-
-class Ahead:
-    """Builds presets of later stages while the tests of earlier ones wait for something.
-
-    Below all other processes, so that it takes what they leave. What failed here fails again, and is shown, in its stage.
-    """
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def begin(self, presets: list[str]) -> None:
-        builds = " && ".join(f"tools/build.sh {preset}" for preset in presets)
-        self._process = subprocess.Popen(
-            ["nice", "-n", "19", "bash", "-c", builds],
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-
-    def wait(self) -> None:
-        if self._process is not None:
-            group = str(self._process.pid)
-            subprocess.run(["renice", "-n", "0", "-g", group], capture_output=True, check=False)
-            self._process.wait()
-
-    def stop(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGTERM)
-            self._process.wait()
 
 
 def read_cases(stage: Stage) -> None:
@@ -197,16 +163,12 @@ def read_cases(stage: Stage) -> None:
         stage.closing[-1] += f" ({passed} cases passed, {sum(reasons.values())} skipped)"
 
 
-def run(stage: Stage, ahead: Ahead) -> None:
+def run(stage: Stage) -> None:
     print(
         f"[{elapsed():4.0f} s] {stage.name}: {' '.join(stage.command).replace(str(ROOT) + '/', '')}",
         flush=True,
     )
     start = time.time()
-    if stage.ahead:
-        ahead.begin(stage.ahead)
-    if stage.command[0] == "tools/build.sh":
-        ahead.wait()
     LOGS.mkdir(parents=True, exist_ok=True)
     log = LOGS / f"{stage.name.replace(' ', '-').replace('+', 'p')}.stage.log"
     environment = {**os.environ, **stage.environment}
@@ -278,16 +240,13 @@ def main() -> int:
     todo = stages(sys.argv[1] if len(sys.argv) > 1 else "all")
     before = elapsed()
     interrupted = False
-    ahead = Ahead()
     try:
         for stage in todo:
-            run(stage, ahead)
+            run(stage)
             if stage.failed and not os.environ.get("KEEP_GOING"):
                 break
     except KeyboardInterrupt:
         interrupted = True
-    finally:
-        ahead.stop()
     report(todo, before)
     return 1 if interrupted or any(stage.failed for stage in todo) else 0
 

@@ -89,31 +89,6 @@ def test_skipped_tests_are_listed_with_their_reason(monkeypatch, capsys, tmp_pat
     assert "\n  2 in all\n" in out
 
 
-def with_builds(tmp_path, script):
-    (tmp_path / "tools").mkdir()
-    build = tmp_path / "tools/build.sh"
-    build.write_text(f"#!/usr/bin/env bash\n{script}\n")
-    build.chmod(0o755)
-
-
-def test_what_later_stages_need_is_built_ahead(monkeypatch, tmp_path):
-    with_builds(tmp_path, "[[ -e $1 ]] || sleep 0.3; echo $(nice) >> $1")
-    first = shell("first", "true")
-    first.ahead = ["asan", "tsan"]
-    assert run_stages(monkeypatch, first, run_tests.build("asan"), run_tests.build("tsan")) == 0
-    for preset in ("asan", "tsan"):
-        ahead, in_stage = (tmp_path / preset).read_text().split()
-        assert int(in_stage) <= int(ahead)
-
-
-def test_nothing_is_built_any_more_after_a_failure(monkeypatch, tmp_path):
-    with_builds(tmp_path, "echo $$ > began; exec sleep 60")
-    first = shell("first", "until [[ -s began ]]; do sleep 0.02; done; exit 3")
-    first.ahead = ["asan"]
-    assert run_stages(monkeypatch, first) == 1
-    assert not Path("/proc", (tmp_path / "began").read_text().strip()).exists()
-
-
 def test_a_failing_step_shows_its_log_and_the_remedy(tmp_path):
     tools = tmp_path / "tools"
     tools.mkdir()
