@@ -132,7 +132,7 @@ def stages(mode: str) -> list[Stage]:
         lint(),
         build("release"),
         ctest("release"),
-        pytest("Python", "tests/python", "tests/tools"),
+        pytest("Python", "--durations=25", "tests/python", "tests/tools"),
         pytest("package", "tests/package"),
         build("asan"),
         ctest("asan"),

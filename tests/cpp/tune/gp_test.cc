@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "orca/tune/space.h"
+#include "testing/seed.h"
 #include "tune/lbfgs.h"
 #include "tune/philox.h"
 
@@ -217,10 +218,11 @@ TEST(GpTest, ReachesTheMinimumOfHartmann6) {
   // 31 of 50 seeds reach it, half of them within 32 trials; the others end in the local minimum
   // next to it, 3.20316.
   int reached = 0;
-  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+  const std::uint64_t seeds = testing::kSanitized ? 1 : 20;  // A sanitizer looks at one as at all.
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
     reached += BestOf(Space(parameters), hartmann, 60, seed) < -3.32237 * 0.99;
   }
-  EXPECT_GE(reached, 11);
+  EXPECT_TRUE(testing::kSanitized || reached >= 11) << reached;
 }
 
 TEST(GpTest, SolvesAMixedSpace) {
