@@ -713,7 +713,9 @@ def _typed_keys(values: list[str | None]) -> Any:
             with contextlib.suppress(ValueError):
                 numbers = pyarrow.array([None if v is None else int(v) for v in values]).cast(kind)
                 # A frame has one dtype, whichever files have no value.
-                return numbers.cast(pyarrow.float64(), safe=False) if numbers.null_count else numbers
+                return (
+                    numbers.cast(pyarrow.float64(), safe=False) if numbers.null_count else numbers
+                )
     return texts
 
 
