@@ -306,3 +306,20 @@ def test_quiet_studies_say_nothing(caplog: pytest.LogCaptureFixture) -> None:
         assert not caplog.records
         study().optimize(lambda config: 0.0, n_trials=2)
     assert "2 finished" in caplog.text
+
+
+def test_an_interrupt_of_one_trial_waits_for_all_others() -> None:
+    ended = []
+
+    def objective(config: dict[str, Any]) -> float:
+        number = int(config["number"])
+        if number == 0:
+            raise KeyboardInterrupt
+        time.sleep(0.2 * number)
+        ended.append(number)
+        return 0.0
+
+    study = Study({"number": hp.grid_search([0, 1, 3])}, search_alg="grid", seed=1)
+    with pytest.raises(KeyboardInterrupt):
+        study.optimize(objective, n_trials=3, parallel=3, quiet=True)
+    assert sorted(ended) == [1, 3]

@@ -86,6 +86,13 @@ class Crew:
         Raises:
             BaseException: What ended one: an interrupt, say.
         """
+        silent = self._wait(patience)
+        with self._changed:
+            if self._errors:
+                raise self._errors[0]
+        return silent
+
+    def _wait(self, patience: float | None) -> list[Attempt]:
         with self._changed:
             while self._ended == self._seen and self._running:
                 wait = _LOOK
@@ -96,8 +103,6 @@ class Crew:
                         break
                 self._changed.wait(min(wait, _LOOK))
             self._seen = self._ended
-            if self._errors:
-                raise self._errors[0]
             if patience is None:
                 return []
             since = time.monotonic() - patience
@@ -109,8 +114,7 @@ class Crew:
             self._running.discard(attempt)
 
     def end(self, patience: float | None) -> None:
-        """Waits for those that run, but for no silent one."""
-        with contextlib.suppress(BaseException):
-            while self.size > 0:
-                for attempt in self.wait(patience):
-                    self.leave(attempt)
+        """Waits for those that run, but for no silent one. What they raise is not what ended the study."""
+        while self.size > 0:
+            for attempt in self._wait(patience):
+                self.leave(attempt)

@@ -129,7 +129,7 @@ class RayTuneSearchEngine:
 
         Args:
             data: As that of ``AutoEstimator.fit``, and so the other arguments.
-            model_builder: A ``PytorchModelBuilder``, ``XGBoostModelBuilder`` or ``KerasModelBuilder``.
+            model_builder: A ``PytorchModelBuilder`` or an ``XGBoostModelBuilder``.
             metric_mode: See there.
             epochs: See there.
             validation_data: See there.
