@@ -52,11 +52,11 @@ for line in sys.stdin:
 
 
 class Peer:
-    """Another library in its own process."""
+    """Another library in its own process: it says "ready", then answers lines with lines."""
 
-    def __init__(self, python: str, kind: str, trials: int) -> None:
+    def __init__(self, python: str, program: str, *arguments: str) -> None:
         self._process = subprocess.Popen(
-            [python, "-c", SERVE, kind, str(trials)],
+            [python, "-c", program, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -70,12 +70,10 @@ class Peer:
             raise RuntimeError(f"the peer ended with {self._process.wait(60)}")
         return line
 
-    def run(self, seed: int) -> tuple[float, float]:
-        """Seconds, and the best value."""
+    def ask(self, line: str) -> str:
         assert self._process.stdin is not None
-        print(seed, file=self._process.stdin, flush=True)
-        seconds, best = self._read().split()
-        return float(seconds), float(best)
+        print(line, file=self._process.stdin, flush=True)
+        return self._read()
 
     def end(self) -> None:
         assert self._process.stdin is not None
@@ -96,11 +94,12 @@ def ours(search_alg: str, trials: int, seed: int) -> tuple[float, float]:
 
 
 def compare(name: str, search_alg: str, kind: str, python: str, trials: int, rounds: int) -> None:
-    peer = Peer(python, kind, trials)
+    peer = Peer(python, SERVE, kind, str(trials))
     mine, theirs = [], []
     for seed in range(rounds):
         mine.append(ours(search_alg, trials, seed))
-        theirs.append(peer.run(seed))
+        seconds, best = map(float, peer.ask(str(seed)).split())
+        theirs.append((seconds, best))
     peer.end()
     report(name, [seconds for seconds, _ in mine], [seconds for seconds, _ in theirs])
     best, others = (statistics.median(value for _, value in side) for side in (mine, theirs))

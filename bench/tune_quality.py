@@ -18,9 +18,10 @@ import argparse
 import json
 import random
 import statistics
-import subprocess
 from collections.abc import Callable
 from typing import Any
+
+from tune_bench import Peer
 
 from orca.automl import hp
 from orca.tune import Study
@@ -111,31 +112,11 @@ for line in sys.stdin:
 Problem = tuple[str, int, int, int]  # Name, number, instance, dimensions.
 
 
-class Peer:
+class Problems(Peer):
     """The process with the problems and the other libraries."""
 
-    def __init__(self, python: str) -> None:
-        self._process = subprocess.Popen(
-            [python, "-c", SERVE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self._read()
-
-    def _read(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the peer ended with {self._process.wait(60)}")
-        return line
-
-    def ask(self, problem: Problem, **what: Any) -> Any:
-        assert self._process.stdin is not None
-        print(json.dumps({"problem": problem, **what}), file=self._process.stdin, flush=True)
-        return json.loads(self._read())
-
-    def end(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(60)
+    def asked(self, problem: Problem, **what: Any) -> Any:
+        return json.loads(self.ask(json.dumps({"problem": problem, **what})))
 
 
 def domain(kind: str, *ends: float) -> Any:
@@ -146,16 +127,16 @@ def domain(kind: str, *ends: float) -> Any:
 
 
 def ours(
-    peer: Peer, problem: Problem, search_alg: str, seed: int, trials: int, target: float
+    peer: Problems, problem: Problem, search_alg: str, seed: int, trials: int, target: float
 ) -> list[float]:
     """The regrets of our study, which ends at `target`."""
-    kinds = peer.ask(problem)
+    kinds = peer.asked(problem)
     space = {f"x{i}": domain(*kind) for i, kind in enumerate(kinds)}
     study = Study(space, search_alg=search_alg, seed=seed)
     told: list[float] = []
     while len(told) < trials and (not told or min(told) > target):
         trial = study.ask()
-        told.append(peer.ask(problem, point=[trial.config[f"x{i}"] for i in range(len(kinds))]))
+        told.append(peer.asked(problem, point=[trial.config[f"x{i}"] for i in range(len(kinds))]))
         study.tell(trial, told[-1])
     return told
 
@@ -173,7 +154,7 @@ def geometric(ratios: list[float]) -> float:
 
 
 def compare_default(
-    part: str, peer: Peer, problems: list[Callable[[int], Problem]], seeds: range, trials: int
+    part: str, peer: Problems, problems: list[Callable[[int], Problem]], seeds: range, trials: int
 ) -> None:
     """Mean ranks and areas of our default sampler and Optuna's, at half of the trials and at all."""
     curves: list[list[tuple[list[float], list[float]]]] = []  # [problem][seed]: ours, peer's.
@@ -182,7 +163,7 @@ def compare_default(
         for seed in seeds:
             problem = make(seed)
             mine = ours(peer, problem, "auto", seed, trials, -1)
-            theirs = peer.ask(problem, sampler="TPESampler", seed=seed, trials=trials, target=-1)
+            theirs = peer.asked(problem, sampler="TPESampler", seed=seed, trials=trials, target=-1)
             pairs.append((so_far(mine), so_far(theirs)))
         curves.append(pairs)
         name = make(0)[0] if part == "hpolib" else f"f{make(0)[1]}"
@@ -214,19 +195,21 @@ def compare_default(
         )
 
 
-def compare_gp(peer: Peer, seeds: range, trials: int) -> None:
+def compare_gp(peer: Problems, seeds: range, trials: int) -> None:
     for name, minimum in (("hartmann", 3.32237), ("branin", 0.397887)):
         problem = (name, 0, 0, 0)
-        counts: list[list[int]] = [[], []]
+        counts: list[list[float]] = [[], []]
         target = 0.01 * minimum
         for seed in seeds:
             for side, told in enumerate(
                 (
                     ours(peer, problem, "gp", seed, trials, target),
-                    peer.ask(problem, sampler="GPSampler", seed=seed, trials=trials, target=target),
+                    peer.asked(
+                        problem, sampler="GPSampler", seed=seed, trials=trials, target=target
+                    ),
                 )
             ):
-                counts[side].append(len(told) if min(told) <= target else trials + 1)
+                counts[side].append(len(told) if min(told) <= target else float("inf"))
         reached = [sum(count <= 60 for count in side) for side in counts]
         print(
             f"RESULT tune-quality-{name} reached={reached[0]}/{len(seeds)} peer={reached[1]}/{len(seeds)} "
@@ -235,7 +218,7 @@ def compare_gp(peer: Peer, seeds: range, trials: int) -> None:
         )
 
 
-def compare_cma(peer: Peer, seeds: range, dims: int) -> None:
+def compare_cma(peer: Problems, seeds: range, dims: int) -> None:
     """The expected number of evaluations until 1e-8: all of them over the successes."""
     budget, target = MOST_EVALUATIONS * dims, 1e-8
     ratios, reached = [], [0, 0]
@@ -246,7 +229,7 @@ def compare_cma(peer: Peer, seeds: range, dims: int) -> None:
             for side, told in enumerate(
                 (
                     ours(peer, problem, "cmaes", seed, budget, target),
-                    peer.ask(problem, sampler="pycma", seed=seed, trials=budget, target=target),
+                    peer.asked(problem, sampler="pycma", seed=seed, trials=budget, target=target),
                 )
             ):
                 spent[side] += len(told)
@@ -277,7 +260,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=100, help="the first seed")
     options = parser.parse_args()
     seeds = range(options.first, options.first + options.seeds)
-    peer = Peer(options.optuna)
+    peer = Problems(options.optuna, SERVE)
     if options.part == "hartmann":
         compare_gp(peer, seeds, options.trials)
     elif options.part == "cma":
