@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build demo demo-cpp test check lint format bench asan tsan chaos fuzz spark35 docs install clean
+.PHONY: help setup build demo demo-cpp test check lint format bench asan tsan chaos fuzz spark35 hdfs docs install clean
 
 export ORCA_START := $(or $(ORCA_START),$(shell date +%s))
 unexport PYTHONDONTWRITEBYTECODE PYTHONHOME PYTHONPATH
@@ -53,6 +53,9 @@ fuzz: setup ## fuzz each parser for FUZZ_SECONDS (60), starting from the corpus
 
 spark35: build ## the tests of DataFrames with pyspark 3.5
 	@tools/spark35.sh
+
+hdfs: build ## the tests of HDFS, with a NameNode and a DataNode from Maven Central
+	@tools/hdfs.sh
 
 bench: build ## benchmarks against their peers (BENCH="--only ddp" for some)
 	@$(PYTHON) bench/run.py $(BENCH)

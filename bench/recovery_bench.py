@@ -1,17 +1,19 @@
-"""What a killed worker costs, against torchrun and Ray Train; and what commits cost when nobody is killed.
+"""What a killed worker costs, against torchrun and Ray Train; what commits cost when nobody is killed; how soon faults are noticed.
 
-    python bench/recovery_bench.py kill [--ray PYTHON] | commits
+    python bench/recovery_bench.py kill [--ray PYTHON] | commits | notice
 
 ``kill``: LeNet on four workers; one kills itself in the middle. Timed is from there to the end of the next step that counts.
 torchrun restarts its workers with a checkpoint that they write before that step, Ray Train likewise. ``commits``: an epoch of
-LeNet on two workers with and without commits, in turns; the upper bound of their ratio is printed, too. Lines that begin with
-RESULT are read by bench/run.py.
+LeNet on two workers with and without commits, in turns; the upper bound of their ratio is printed, too. ``notice``: from a fault
+to the error, or to the next answer, against the limit that we promise. Lines that begin with RESULT are read by bench/run.py.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -21,6 +23,7 @@ from pathlib import Path
 from estimator_bench import COMMON
 from runtime_bench import report
 
+ROOT = Path(__file__).resolve().parents[1]
 STEP = 20  # The one in which a worker dies, from 0.
 ROUNDS = 20
 BATCH = 32
@@ -131,6 +134,40 @@ for way in ("restart", "raise"): print(json.dumps(sides[way][1]))
 orca.stop_orca_context()
 """
 )
+NOTICE = """
+import json, os, signal, time, orca
+from orca.errors import WorkerFailedError
+from processes import agent_of, nursery_of, wait_until
+import checks_run as checks, pathlib, sys
+folder, times = pathlib.Path(sys.argv[1]), {}
+def took(fault, begin, limit):
+    times.setdefault(fault, ([], limit))[0].append(time.perf_counter() - begin)
+def harmed(turn, fault, harm, limit):
+    own = folder / f"{fault}-{turn}"; own.mkdir()
+    future = orca.submit(checks.hangs, args=(str(own),), workers=2)
+    wait_until((own / "rank-1").exists, "it runs")
+    begin = time.perf_counter(); harm(int((own / "rank-1").read_text()))
+    assert isinstance(future.exception(60), WorkerFailedError), fault
+    took(fault, begin, limit)
+for turn in range(5):
+    with orca.init_orca_context("local", cores=2):
+        assert len(orca.run(checks.who, workers=2)) == 2
+        harmed(turn, "killed", lambda pid: os.kill(pid, signal.SIGKILL), 1)
+        harmed(turn, "stopped", lambda pid: os.kill(pid, signal.SIGSTOP), 6)
+        assert len(orca.run(checks.who, workers=2)) == 2
+        begin = time.perf_counter()
+        try: orca.run(checks.raises_on, args=(0, str(folder)), workers=2)
+        except WorkerFailedError as error: assert "on purpose" in str(error)
+        took("raised", begin, 1)
+        own = folder / f"restart-{turn}"; own.mkdir(); begin = time.perf_counter()
+        assert len(orca.run(checks.dies_once, args=(str(own), 1), workers=2, on_failure="restart")) == 2
+        took("restarted", begin, 3)
+        begin = time.perf_counter(); os.kill(nursery_of(os.getpid()), signal.SIGKILL)
+        assert len(orca.run(checks.who, workers=6)) == 6
+        took("nursery", begin, 1)
+        harmed(turn, "agent", lambda _: os.kill(agent_of(os.getpid()), signal.SIGKILL), 1)
+print(json.dumps(times))
+"""
 
 
 def lost(command: list[str]) -> float:
@@ -166,8 +203,6 @@ def bench_kill(folder: Path, ray: str) -> None:
 
 
 def bench_commits() -> None:
-    import json
-
     done = subprocess.run(
         [sys.executable, "-c", COMMITS, str(BATCH), str(ROUNDS)],
         check=True,
@@ -187,16 +222,31 @@ def bench_commits() -> None:
     )
 
 
+def bench_notice(folder: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NOTICE, folder],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "tests/python")},
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=600,
+    )
+    for fault, (times, limit) in json.loads(done.stdout.splitlines()[-1]).items():
+        report(f"notice-{fault}", times, [limit] * len(times))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["kill", "commits"])
+    parser.add_argument("what", choices=["kill", "commits", "notice"])
     parser.add_argument("--ray", default="")
     options = parser.parse_args()
-    if options.what == "kill":
-        with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
+        if options.what == "kill":
             bench_kill(Path(folder), options.ray)
-    else:
-        bench_commits()
+        elif options.what == "notice":
+            bench_notice(folder)
+        else:
+            bench_commits()
 
 
 if __name__ == "__main__":

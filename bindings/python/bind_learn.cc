@@ -275,21 +275,14 @@ class PyRedoLog {
 /// The places of a call's workers, and the memory that they are in.
 class PyPlaces {
  public:
-  using Death = std::tuple<int, std::uint64_t, bool>;  // rank, place, whether it is the same again
-
   PyPlaces(std::shared_ptr<SharedBlock> block, int world)
       : block_(std::move(block)), places_(block_->bytes(), world) {}
 
   void Enter(int rank, std::uint64_t number) { places_.Enter(rank, number); }
-  std::optional<Death> Find(const std::vector<bool>& are_new) const {
-    const auto death = places_.Find(are_new);
-    if (!death) return std::nullopt;
-    return Death(death->rank, death->place, death->is_again);
+  std::optional<learn::Places::Death> Find(const std::vector<bool>& are_new) const {
+    return places_.Find(are_new);
   }
-  void Settle(const std::optional<Death>& death) {
-    if (!death) return places_.Settle(std::nullopt);
-    places_.Settle(learn::Places::Death{.rank = std::get<0>(*death), .place = std::get<1>(*death)});
-  }
+  void Settle(const std::optional<learn::Places::Death>& death) { places_.Settle(death); }
 
  private:
   std::shared_ptr<SharedBlock> block_;
@@ -330,6 +323,10 @@ void BindCommits(nb::module_& m) {
   m.def(
       "read_commit",
       [](const SharedBlock& block) { return learn::CommitLog(block.bytes()).Read(); }, "block"_a);
+  nb::class_<learn::Places::Death>(m, "Death")
+      .def_ro("rank", &learn::Places::Death::rank)
+      .def_ro("place", &learn::Places::Death::place)
+      .def_prop_ro("is_certain", &learn::Places::Death::IsCertain);
   nb::class_<PyPlaces>(m, "Places")
       .def(nb::init<std::shared_ptr<SharedBlock>, int>(), "block"_a, "world"_a)
       .def_static("block_size", &learn::Places::BlockSize, "world"_a)

@@ -5,6 +5,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "orca/core/error.h"
+#include "orca/core/log.h"
 #include "orca/tune/sampler.h"
 #include "orca/tune/space.h"
 #include "orca/tune/study.h"
@@ -94,6 +96,13 @@ void BindSpace(nb::module_& m) {
   nb::class_<Space>(m, "TuneSpace")
       .def(nb::init<std::vector<Parameter>>(), "parameters"_a)
       .def("draw", &Space::Draw, "seed"_a, "trial"_a)
+      .def(
+          "complete",
+          [](const Space& self, Point point) {
+            self.Complete(point, 0, 0);
+            return point;
+          },
+          "point"_a)
       .def_prop_ro("grid_cells", &Space::grid_cells)
       .def_prop_ro("has_grid", &Space::has_grid)
       .def_prop_ro("cardinality", &Space::Cardinality)
@@ -133,10 +142,33 @@ void BindTrial(nb::module_& m) {
       .def_ro("resumed_step", &Trial::resumed_step)
       .def_ro("source", &Trial::source)
       .def_ro("config", &Trial::config)
+      .def_ro("memo", &Trial::memo)
       .def_ro("clones", &Trial::clones)
       .def_ro("retries", &Trial::retries)
       .def_ro("started", &Trial::started)
       .def_ro("ended", &Trial::ended);
+}
+
+// Functions of the user, by their keys: called with the interpreter's lock, while the study is
+// locked. So nobody waits for a study with the interpreter's lock.
+tune::SchedulerOptions Scheduling(std::int64_t epochs, bool ignore_unknown, const nb::dict& draws,
+                                  const nb::object& explore) {
+  tune::SchedulerOptions options{.epochs = epochs, .ignore_unknown = ignore_unknown};
+  for (const auto& [key, function] : draws) {
+    options.draws[nb::cast<std::string>(key)] =
+        [call = nb::borrow<nb::callable>(function)](std::uint64_t random) {
+          const nb::gil_scoped_acquire lock;
+          return nb::cast<std::string>(call(random));
+        };
+  }
+  if (!explore.is_none()) {
+    options.explore = [call = nb::borrow<nb::callable>(explore)](const std::string& config,
+                                                                 std::int64_t source) {
+      const nb::gil_scoped_acquire lock;
+      return nb::cast<std::string>(call(config, source));
+    };
+  }
+  return options;
 }
 
 void BindStudy(nb::module_& m) {
@@ -148,17 +180,20 @@ void BindStudy(nb::module_& m) {
              std::vector<Point> points, std::int64_t budget, bool allow_duplicates,
              std::string scheduler, std::string scheduler_parameters, std::int64_t epochs,
              std::filesystem::path file, std::string name, std::string metric, bool resume,
-             bool full_sync, std::int64_t retries, std::filesystem::path warm_start) {
+             bool full_sync, std::int64_t retries, std::filesystem::path warm_start,
+             std::string constants, bool ignore_unknown, const nb::dict& draws,
+             const nb::object& explore) {
             new (self) Study(
                 space,
                 {.mode = maximize ? tune::Mode::kMax : tune::Mode::kMin,
                  .search_alg = std::move(search_alg),
                  .scheduler = std::move(scheduler),
                  .scheduler_parameters = std::move(scheduler_parameters),
-                 .scheduling = {.epochs = epochs},
+                 .scheduling = Scheduling(epochs, ignore_unknown, draws, explore),
                  .storage = {.file = std::move(file),
                              .name = std::move(name),
                              .metric = std::move(metric),
+                             .constants = std::move(constants),
                              .resume = resume,
                              .full_sync = full_sync},
                  .points = std::move(points),
@@ -170,14 +205,30 @@ void BindStudy(nb::module_& m) {
           },
           "space"_a, "maximize"_a, "search_alg"_a, "parameters"_a, "seed"_a, "batch"_a, "points"_a,
           "budget"_a, "allow_duplicates"_a, "scheduler"_a, "scheduler_parameters"_a, "epochs"_a,
-          "file"_a, "name"_a, "metric"_a, "resume"_a, "full_sync"_a, "retries"_a, "warm_start"_a)
+          "file"_a, "name"_a, "metric"_a, "resume"_a, "full_sync"_a, "retries"_a, "warm_start"_a,
+          "constants"_a = "{}", "ignore_unknown"_a = false, "draws"_a = nb::dict(),
+          "explore"_a = nb::none())
       .def_prop_ro("algorithm", &Study::algorithm)
+      .def_prop_ro("may_pause", &Study::may_pause)
+      .def_prop_ro("changes_configs", &Study::changes_configs)
       .def_prop_ro("note", &Study::note)
+      .def_prop_ro("scheduler_notes", &Study::scheduler_notes)
+      .def_prop_ro("memo", &Study::memo, nb::call_guard<nb::gil_scoped_release>())
+      .def("set_memo", nb::overload_cast<const std::string&>(&Study::SetMemo), "memo"_a,
+           nb::call_guard<nb::gil_scoped_release>())
+      .def("set_memo", nb::overload_cast<std::int64_t, const std::string&>(&Study::SetMemo),
+           "number"_a, "memo"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("take_stopped", &Study::TakeStopped, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "policy_files", [](const Study& self) { return tune::PolicyFiles(self.Policies()); },
+          nb::call_guard<nb::gil_scoped_release>())
       .def("can_ask", &Study::CanAsk, nb::call_guard<nb::gil_scoped_release>())
       // A proposal may take a while, and others may tell meanwhile.
       .def("ask", &Study::Ask, nb::call_guard<nb::gil_scoped_release>())
       .def("ask_again", &Study::AskAgain, nb::call_guard<nb::gil_scoped_release>())
       .def("tell", &Study::Tell, "number"_a, "value"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("tell_and_ask", &Study::TellAndAsk, "number"_a, "value"_a, "may_start"_a,
+           nb::call_guard<nb::gil_scoped_release>())
       .def("fail", &Study::Fail, "number"_a, "error"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("retry", &Study::Retry, "number"_a, "error"_a, "step"_a,
            nb::call_guard<nb::gil_scoped_release>())
@@ -190,11 +241,12 @@ void BindStudy(nb::module_& m) {
           "number"_a, "step"_a, "value"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("add", &Study::Add, "trial"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("restore", &Study::Restore, "trial"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("config_text", &Study::ConfigText, "trial"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("at", &Study::At, "number"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("trials", &Study::Trials, nb::call_guard<nb::gil_scoped_release>())
       .def("best", &Study::Best, nb::call_guard<nb::gil_scoped_release>())
-      .def_prop_ro("size", &Study::size)
-      .def_prop_ro("added", &Study::added);
+      .def_prop_ro("size", &Study::size, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("added", &Study::added, nb::call_guard<nb::gil_scoped_release>());
 }
 
 void BindMonitor(nb::module_& m) {
@@ -204,6 +256,7 @@ void BindMonitor(nb::module_& m) {
           "__init__",
           [](StudyMonitor* self, const Study& study, std::int64_t trials, double seconds,
              bool is_terminal, bool by_best_report, double now) {
+            const nb::gil_scoped_release unlocked;
             new (self) StudyMonitor(study,
                                     {.trials = trials,
                                      .seconds = seconds,
@@ -215,8 +268,12 @@ void BindMonitor(nb::module_& m) {
           "by_best_report"_a, "now"_a)
       .def("show", &StudyMonitor::Show, "now"_a, "columns"_a, "rows"_a,
            nb::call_guard<nb::gil_scoped_release>())
-      .def("clear", &StudyMonitor::Clear)
       .def("table", &StudyMonitor::Table, nb::call_guard<nb::gil_scoped_release>());
+  // Without the interpreter's lock: who logs may hold it, and waits for us.
+  nb::class_<LogFooter>(m, "LogFooter")
+      .def(nb::init<>())
+      .def("show", &LogFooter::Show, "lines"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("clear", &LogFooter::Clear, nb::call_guard<nb::gil_scoped_release>());
 }
 
 }  // namespace

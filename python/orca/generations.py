@@ -16,17 +16,19 @@ Example:
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from orca.errors import OrcaError
 
-__all__ = ["BIGDL", "ORCA", "ZOO", "Cores", "Errors", "Generation", "once_raised_as"]
+__all__ = ["BIGDL", "ORCA", "ZOO", "Cores", "Errors", "Generation", "once_raised_as", "translated"]
 
 AnyError = TypeVar("AnyError", bound=BaseException)
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Errors(Enum):
@@ -167,6 +169,29 @@ def once_raised_as(error: AnyError, kind: type[BaseException]) -> AnyError:
     """
     error._once_raised_as = kind  # type: ignore[attr-defined]
     return error
+
+
+def translated(method: Method) -> Method:
+    """A method that raises what the ``_generation`` of its object raises.
+
+    Example:
+        >>> from orca.errors import FailedPreconditionError
+        >>> class Oven:
+        ...     _generation = BIGDL
+        ...     @translated
+        ...     def bake(self):
+        ...         raise FailedPreconditionError("it is cold")
+        >>> Oven().bake()
+        Traceback (most recent call last):
+        RuntimeError: it is cold
+    """
+
+    @functools.wraps(method)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with self._generation.errors():
+            return method(self, *args, **kwargs)
+
+    return cast(Method, wrapper)
 
 
 def _builtin_base(kind: type[BaseException]) -> type[BaseException]:

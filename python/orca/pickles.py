@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import pickle
+import sys
 import threading
 import types
 from collections.abc import Iterator, Sequence
@@ -85,13 +87,32 @@ def loads(parts: Sequence[Any], home: Any = None) -> Any:
 
 
 def _pack(value: Any, home: Any = None, carries: bool = True) -> tuple[list[Any], list[Any]]:
-    import cloudpickle
-
     buffers: list[pickle.PickleBuffer] = []
     shards: list[Any] = []
+    file = io.BytesIO()
     with _between(home, shards if carries else None):
-        pickled = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-    return [pickled, *(buffer.raw() for buffer in buffers)], shards
+        _pickler()(file, protocol=5, buffer_callback=buffers.append).dump(value)
+    return [file.getvalue(), *(buffer.raw() for buffer in buffers)], shards
+
+
+@functools.cache
+def _pickler() -> Any:
+    """Cloudpickle's, which is imported when it is needed."""
+    import cloudpickle
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        def reducer_override(self, obj: Any) -> Any:
+            # Orca is on the other side, too: what is ours need not be looked at closely.
+            kind = type(obj)
+            if kind is types.FunctionType or kind is type:
+                module = obj.__module__  # None: of code that somebody made.
+                if module is not None and module.startswith("orca."):
+                    known = sys.modules.get(module)
+                    if getattr(known, obj.__qualname__, None) is obj:
+                        return NotImplemented
+            return super().reducer_override(obj)
+
+    return Pickler
 
 
 def _culprit(value: Any, names: Sequence[str]) -> tuple[str, Any]:

@@ -118,6 +118,8 @@ def _ended(fn: Callable[..., Any], home: Any, call: Any) -> list[Any]:
     limit = _limit.get()
     is_late = False
     try:
+        if (other_work := _meanwhile.get()) is not None:
+            other_work()
         while not call.wait(_LOOK):
             if limit is not None and not is_late and time.monotonic() >= limit:
                 is_late = True
@@ -144,6 +146,21 @@ def time_limit(seconds: float | None) -> Iterator[None]:
         yield
     finally:
         _limit.reset(token)
+
+
+_meanwhile: contextvars.ContextVar[Callable[[], None] | None] = contextvars.ContextVar(
+    "meanwhile", default=None
+)
+
+
+@contextmanager
+def meanwhile(other_work: Callable[[], None]) -> Iterator[None]:
+    """``other_work`` is called while workers are at the functions that this thread runs inside."""
+    token = _meanwhile.set(other_work)
+    try:
+        yield
+    finally:
+        _meanwhile.reset(token)
 
 
 _lets_go: contextvars.ContextVar[bool] = contextvars.ContextVar("lets_go", default=False)

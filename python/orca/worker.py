@@ -60,7 +60,9 @@ def main() -> NoReturn:
         except Exception:
             # It only saves time: who needs it imports it again, and learns what is wrong with it.
             traceback.print_exc()
-    importlib.import_module("cloudpickle")
+    for name in ("cloudpickle", "numpy.random", "orca.comm"):
+        importlib.import_module(name)
+    _blas.extend(_Blas.loaded())
     for name, value in json.loads(os.environ["ORCA_BEFORE"]).items():
         _set_variable(name, value)
     # What the imports left is not looked at again, here or in a worker: that would copy its pages.
@@ -115,14 +117,33 @@ def _adapter(name: str) -> ModuleType:
     return importlib.import_module(f"orca.adapters.{name}.worker")
 
 
-def _set_blas_threads(threads: int) -> None:
-    """For numpy, whose library reads the environment only once, in the nursery."""
-    mapped = (line.split() for line in Path("/proc/self/maps").read_text().splitlines())
-    for path in {words[-1] for words in mapped if "openblas" in words[-1]}:
+class _Blas:
+    """A library of numpy's or scipy's, which reads the environment only once, in the nursery."""
+
+    def __init__(self, path: str) -> None:
         library = ctypes.CDLL(path)
+        self._calls: list[tuple[Any, Any]] = []
         for prefix, suffix in itertools.product(("", "scipy_"), ("", "64_")):
+            get, change = (
+                f"{prefix}openblas_{verb}_num_threads{suffix}" for verb in ("get", "set")
+            )
             with contextlib.suppress(AttributeError):
-                getattr(library, f"{prefix}openblas_set_num_threads{suffix}")(threads)
+                self._calls.append((getattr(library, get), getattr(library, change)))
+
+    def set_threads(self, threads: int) -> None:
+        """It starts them at once: only where that changes something."""
+        for get, change in self._calls:
+            if get() != threads:
+                change(threads)
+
+    @staticmethod
+    def loaded() -> list[_Blas]:
+        """All that this process has loaded."""
+        mapped = (line.split() for line in Path("/proc/self/maps").read_text().splitlines())
+        return [_Blas(path) for path in {words[-1] for words in mapped if "openblas" in words[-1]}]
+
+
+_blas: list[_Blas] = []  # What the nursery has loaded.
 
 
 class _ToDriver(logging.Handler):
@@ -237,8 +258,10 @@ class _Worker:
         }
         os.sched_setaffinity(0, task.cpus or self._cpus)
         if task.threads != self._threads:
+            # Later there may be others, which functions have loaded.
+            for library in _blas if self._threads == 0 else _Blas.loaded():
+                library.set_threads(task.threads)
             self._threads = task.threads
-            _set_blas_threads(task.threads)
             for adapter in _adapters():
                 adapter.begin(task.threads)
         self._place = place

@@ -166,8 +166,9 @@ class GroupCommunicator final : public Communicator {
   void Join(const Membership& membership) {
     const Deadline deadline = Deadline::After(options_.connect_timeout);
     Rendezvous rendezvous(membership, deadline);
+    const bool alone = membership.world == 1;  // Then nobody comes, and nobody is watched.
     std::string unix_name;
-    UniqueFd unix_listener = net::ListenUnix(&unix_name);
+    UniqueFd unix_listener = alone ? UniqueFd() : net::ListenUnix(&unix_name);
     std::vector<Card> cards;
     for (const std::string& text :
          rendezvous.Meet("card", MakeCard(membership.rank, unix_name).Encode())) {
@@ -194,7 +195,7 @@ class GroupCommunicator final : public Communicator {
       memory = FetchSegment(topology_.leader(topology_.host()), kControlSegment, deadline);
     }
     MakeParts(std::move(memory));
-    monitor_->Listen(std::move(unix_listener), true);
+    if (!alone) monitor_->Listen(std::move(unix_listener), true);
     if (tcp_listener) monitor_->Listen(std::move(tcp_listener), false);
     monitor_->Start();
     if (rank() != 0) {

@@ -57,7 +57,10 @@ class Mesh::Peer final : public FrameSink {
           mesh_.options_.connect(rank_, static_cast<int>(writers_.size()), mesh_.deadline_), name_);
     }
   }
-  void AddReader(UniqueFd socket) { readers_.emplace_back(std::move(socket), name_); }
+  void AddReader(UniqueFd socket) {
+    readers_.emplace_back(std::move(socket), name_);
+    patience_.reset();
+  }
 
   void Post(ConstBytes data) { sends_.push_back({.data = data}); }
   std::uint64_t Post(Bytes data) {
@@ -70,7 +73,16 @@ class Mesh::Peer final : public FrameSink {
            std::all_of(writers_.begin(), writers_.end(), [](const auto& w) { return w.idle(); });
   }
   bool RecvsDone() const { return recvs_.empty(); }
-  bool WaitsForAStream() const { return !recvs_.empty() && readers_.empty(); }
+  // Whether the streams that have come do not carry what is expected.
+  bool WaitsForAStream() const {
+    return !recvs_.empty() && std::all_of(readers_.begin(), readers_.end(),
+                                          [](const auto& reader) { return reader.closed(); });
+  }
+  // Of a rank that has left: for `grace` no stream has come that it opened before.
+  bool IsGone(std::chrono::milliseconds grace) {
+    if (!patience_) patience_ = Deadline::After(grace);
+    return patience_->Passed();
+  }
   const std::string& name() const { return name_; }
 
   bool Progress() {
@@ -78,12 +90,10 @@ class Mesh::Peer final : public FrameSink {
     // caches when it is read.
     bool moved = SendPiece();
     if (!recvs_.empty()) {
-      bool all_closed = !readers_.empty();
-      for (FrameReader& reader : readers_) {
-        moved |= reader.TryRecv(*this);
-        all_closed &= reader.closed();
-      }
-      if (all_closed && !recvs_.empty()) {
+      for (FrameReader& reader : readers_) moved |= reader.TryRecv(*this);
+      // While some streams are on their way, others may have done their part and be closed.
+      const bool all_came = readers_.size() >= static_cast<std::size_t>(mesh_.options_.streams);
+      if (all_came && WaitsForAStream()) {
         throw Error(Code::kPeerLost,
                     fmt::format("{} closed its connections: it left, exited or was killed", name_));
       }
@@ -189,6 +199,7 @@ class Mesh::Peer final : public FrameSink {
   std::deque<FrameWriter> writers_;
   std::size_t turn_ = 0;  // of writers_
   std::deque<FrameReader> readers_;
+  std::optional<Deadline> patience_;  // See IsGone().
   std::deque<Outgoing> sends_;
   std::deque<Incoming> recvs_;
   std::uint64_t first_send_ = 0;  // number of sends_.front()
@@ -277,13 +288,16 @@ void Mesh::ProgressUntil(Done done) {
       }
     } catch (const Error& error) {
       if (error.code() != Code::kPeerLost) throw;
-      std::string text = fmt::format("{}; {}", error.what(), DescribeWait(since));
-      for (std::size_t rank = 0; rank < options_.names.size(); ++rank) {
+      const Failure echo{.code = error.code(),
+                         .text = fmt::format("{}; {}", error.what(), DescribeWait(since))};
+      Failure first = FirstCause(echo, options_.failure, options_.grace);
+      // Not before: that somebody left is news, too, and may come later than what others made of
+      // it.
+      const bool is_echo = first.text == echo.text;
+      for (std::size_t rank = 0; is_echo && rank < options_.names.size(); ++rank) {
         if (options_.left(static_cast<int>(rank)))
-          text += fmt::format("; {} had left", options_.names[rank]);
+          first.text += fmt::format("; {} had left", options_.names[rank]);
       }
-      const Failure echo{.code = error.code(), .text = text};
-      const Failure first = FirstCause(echo, options_.failure, options_.grace);
       throw Error(first.code, first.text);
     }
     if (Clock::now() < spin_until) continue;
@@ -308,8 +322,8 @@ void Mesh::CheckForTrouble(Clock::time_point since, int* warnings) {
   if (const auto failure = options_.failure()) throw Error(failure->code, failure->text);
   for (const auto& [rank, entry] : peers_) {
     if (!entry->WaitsForAStream() || !options_.left(rank)) continue;
-    AdoptStreams();  // it may have connected, sent all and gone
-    if (!entry->WaitsForAStream()) continue;
+    AdoptStreams();  // It may have connected, sent all and gone; the news may have been quicker.
+    if (!entry->WaitsForAStream() || !entry->IsGone(options_.grace)) continue;
     throw Error(Code::kPeerLost,
                 fmt::format("{}; {} has left the group", DescribeWait(since), entry->name()));
   }

@@ -54,6 +54,7 @@ Monitor::~Monitor() { Leave(); }
 
 void Monitor::Start() {
   ready_ = options_.world == 1;
+  if (ready_) return;  // There is nobody to hear from.
   try {
     thread_ = std::jthread([this](const std::stop_token& stop) { Loop(stop); });
   } catch (const std::system_error& error) {

@@ -41,9 +41,9 @@ struct MonitorOptions {
   std::function<void(net::Acceptor::Connection)> on_connection;
 };
 
-/// One thread a group. Every rank keeps a control connection to rank 0; rank 0 sees who dies (the
-/// connection closes) or falls silent (no heartbeat), and tells all the others. A rank that loses
-/// rank 0 gives up by itself.
+/// One thread a group, unless it is of one rank. Every rank keeps a control connection to rank 0;
+/// rank 0 sees who dies (the connection closes) or falls silent (no heartbeat), and tells all the
+/// others. A rank that loses rank 0 gives up by itself.
 ///
 /// Any thread may call it.
 class Monitor {

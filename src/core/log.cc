@@ -3,9 +3,14 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace orca {
 namespace {
@@ -38,12 +43,59 @@ std::unique_ptr<spdlog::logger> MakeLogger() {
   return logger;
 }
 
+struct Output {
+  std::mutex mutex;
+  std::unique_ptr<spdlog::logger> logger = MakeLogger();
+  std::vector<LogFooter*> footers;
+};
+
+Output& TheOutput() {
+  // Never destroyed: threads may log while the process ends.
+  static Output* const output = new Output;
+  return *output;
+}
+
 }  // namespace
 
 void Log(LogLevel level, std::string_view message) {
-  // Never destroyed: threads may log while the process ends.
-  static spdlog::logger* const logger = MakeLogger().release();
-  logger->log(ToSpdlog(level), message);
+  Output& output = TheOutput();
+  if (!output.logger->should_log(ToSpdlog(level))) return;
+  const std::lock_guard lock(output.mutex);
+  for (LogFooter* footer : output.footers) footer->Erase();
+  output.logger->log(ToSpdlog(level), message);
+}
+
+LogFooter::LogFooter() {
+  Output& output = TheOutput();
+  const std::lock_guard lock(output.mutex);
+  output.footers.push_back(this);
+}
+
+LogFooter::~LogFooter() {
+  Output& output = TheOutput();
+  const std::lock_guard lock(output.mutex);
+  Erase();
+  std::erase(output.footers, this);
+}
+
+void LogFooter::Show(std::string_view lines) {
+  const std::lock_guard lock(TheOutput().mutex);
+  Erase();
+  std::fwrite(lines.data(), 1, lines.size(), stderr);
+  std::fflush(stderr);
+  drawn_ = static_cast<std::size_t>(std::count(lines.begin(), lines.end(), '\n'));
+}
+
+void LogFooter::Clear() {
+  const std::lock_guard lock(TheOutput().mutex);
+  Erase();
+}
+
+void LogFooter::Erase() {
+  if (drawn_ == 0) return;
+  // To the first column, that many lines up, and nothing from there on.
+  std::fprintf(stderr, "\r\x1b[%zuA\x1b[J", std::exchange(drawn_, 0));
+  std::fflush(stderr);
 }
 
 }  // namespace orca

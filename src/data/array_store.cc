@@ -80,7 +80,9 @@ class MemoryStore final : public ArrayStore {
     CheckRange("ahead", options.ahead, 0, kMaxAhead);
     CheckRange("threads", options.threads, 1, kMaxThreads);
     Gatherer gatherer(Now(), options);
-    if (options.ahead == 0) return NewPlainLoader(std::move(gatherer));
+    // A thread takes longer to start than the only batch to gather.
+    if (options.ahead == 0 || gatherer.order().steps() <= 1)
+      return NewPlainLoader(std::move(gatherer));
     return NewAheadLoader(std::move(gatherer), options.ahead, options.threads);
   }
 

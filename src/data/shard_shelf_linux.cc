@@ -27,6 +27,8 @@ constexpr std::size_t kPage = 4096;
 // How much may wait to be used again: a part of what may be given out.
 constexpr std::size_t kFreePart = 8;
 constexpr std::chrono::seconds kFreeAge(10);
+// So little may always wait: to ask how much memory there is takes longer than to make it anew.
+constexpr std::size_t kLittle = std::size_t{16} << 20;
 
 // Memory is used again for a shard that fills at least three quarters of it.
 bool Fits(std::size_t size, std::size_t wanted) { return size >= wanted && wanted >= size / 4 * 3; }
@@ -113,7 +115,7 @@ class Shelf final : public ShardShelf {
       if (!entry.reusable || !entry.in_memory) return;
       free_bytes_ += entry.size;
       free_.push_back({std::move(entry.fd), entry.size, Clock::now()});
-      while (free_bytes_ > FreeLimit()) GiveBackFirst();
+      while (HasTooMuchFree()) GiveBackFirst();
     } catch (const std::exception& error) {
       Log(LogLevel::kWarning, fmt::format("shard {} was not dropped: {}", id, error.what()));
     }
@@ -184,8 +186,9 @@ class Shelf final : public ShardShelf {
                 "before the fork, or read it through views made there");
   }
 
-  std::size_t FreeLimit() const {
-    return (limit_ > 0 ? limit_ : AvailableMemory().bytes) / kFreePart;
+  bool HasTooMuchFree() const {
+    if (limit_ > 0) return free_bytes_ > limit_ / kFreePart;
+    return free_bytes_ > kLittle && free_bytes_ > AvailableMemory().bytes / kFreePart;
   }
 
   void GiveBackFirst() {

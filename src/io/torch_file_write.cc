@@ -196,4 +196,12 @@ void WriteTorchFile(const Path& path, const TorchValue& value, FileSystem& files
   file->Commit();
 }
 
+std::string TorchFileBytes(const TorchValue& value) {
+  std::string bytes;
+  EncodeTorchFile(value, [&](std::span<const std::byte> piece) {
+    bytes.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+  });
+  return bytes;
+}
+
 }  // namespace orca::io

@@ -13,6 +13,7 @@ namespace orca::learn {
 struct Places::Marks {
   std::uint64_t rank;
   std::uint64_t place;  // 0: nobody's
+  std::uint64_t times;
 };
 
 std::size_t Places::BlockSize(int world) {
@@ -44,14 +45,17 @@ std::optional<Places::Death> Places::Find(const std::vector<bool>& are_new) cons
     if (!are_new[rank] || places()[rank] == 0) continue;
     if (found) return std::nullopt;
     found = Death{.rank = static_cast<int>(rank), .place = places()[rank]};
-    found->is_again = marks().rank == rank && marks().place == found->place;
+    if (marks().rank == rank && marks().place == found->place)
+      found->times = static_cast<int>(marks().times) + 1;
   }
   return found;
 }
 
 void Places::Settle(const std::optional<Death>& death) {
-  marks().rank = death ? static_cast<std::uint64_t>(death->rank) : 0;
-  marks().place = death ? death->place : 0;
+  const Death last = death.value_or(Death{});
+  marks() = {.rank = static_cast<std::uint64_t>(last.rank),
+             .place = last.place,
+             .times = static_cast<std::uint64_t>(last.times)};
   std::ranges::fill(places(), 0);
 }
 

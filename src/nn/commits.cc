@@ -145,9 +145,10 @@ void Ledger::Check() const {
   Group().Barrier();  // Everybody has looked.
   if (Rank() == 0) found.Settle(death);
   Group().Barrier();
-  if (death && death->is_again)
+  if (death && death->IsCertain())
     throw Error(Code::kFailedPrecondition,
-                "rank " + std::to_string(death->rank) + " died twice while it made step " +
+                "rank " + std::to_string(death->rank) +
+                    " died three times in a row while it made step " +
                     std::to_string(death->place) +
                     ", so another would die of it, too; look at the rows of that step, and at the "
                     "memory that it takes, or set max_restarts to 0 to see the first death as it "

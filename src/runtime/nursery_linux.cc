@@ -13,6 +13,7 @@
 #include "orca/core/error.h"
 #include "orca/core/host.h"
 #include "orca/runtime/nursery.h"
+#include "runtime/huge_pages.h"
 #include "runtime/link.h"
 
 namespace orca::runtime {
@@ -42,17 +43,24 @@ struct Nursery::State {
     }
     int status = 0;
     rusage used{};
-    for (pid_t pid = 0; (pid = ::wait4(-1, &status, WNOHANG, &used)) > 0;)
+    for (pid_t pid = 0; (pid = ::wait4(-1, &status, WNOHANG, &used)) > 0;) {
       agent.Send(
           {.head = {{"op", "exited"},
                     {"pid", pid},
                     {"status", status},
                     {"peak", std::size_t{1024} * static_cast<std::size_t>(used.ru_maxrss)}}});
+      // Where workers come and go, there will be more forks.
+      if (++ended == kManyEnded) huge_pages.Find();
+    }
   }
+
+  static constexpr int kManyEnded = 32;  // By then it pays.
 
   UnixLink agent;
   UniqueFd children;
   sigset_t before{};
+  int ended = 0;
+  HugePages huge_pages;
 };
 
 std::optional<int> Nursery::InheritedFd() {
@@ -85,7 +93,8 @@ std::optional<Birth> Nursery::Next() {
     const short agent_events = state_->agent.wants_write() ? POLLIN | POLLOUT : POLLIN;
     std::array<pollfd, 2> fds{{{.fd = state_->agent.fd(), .events = agent_events, .revents = 0},
                                {.fd = state_->children.get(), .events = POLLIN, .revents = 0}}};
-    ::poll(fds.data(), fds.size(), 1000);
+    const bool idle = ::poll(fds.data(), fds.size(), state_->huge_pages.pending() ? 0 : 1000) == 0;
+    if (idle && state_->huge_pages.pending()) state_->huge_pages.MoveOne();
     state_->agent.Flush();
   }
 }

@@ -358,8 +358,11 @@ std::shared_ptr<comm::Communicator> Worker::Communicator() {
                                                              std::chrono::milliseconds waited) {
     state_->Tell({.head = {{"op", "waits"}, {"text", text}, {"stalled", waited > limit}}});
   };
-  membership.store = std::make_shared<CancellableStore>(
-      comm::ConnectTcpStore(now.meeting.store, secret, options.connect_timeout), options.cancelled);
+  if (now.task.world > 1) {
+    membership.store = std::make_shared<CancellableStore>(
+        comm::ConnectTcpStore(now.meeting.store, secret, options.connect_timeout),
+        options.cancelled);
+  }
   std::shared_ptr<comm::Communicator> group = comm::Communicator::Connect(membership, options);
   bool cancelled = false;
   {

@@ -74,6 +74,8 @@ struct CmaSampler::Distribution {
   std::vector<double> path_sigma;
   std::vector<double> path_covariance;
   std::deque<double> bests;  // Of the last generations.
+  double least = std::numeric_limits<double>::infinity();
+  std::int64_t least_at = 0;  // In which generation it was found.
 
   Distribution(std::size_t dims, std::size_t population, std::int64_t begin, double step)
       : strategy(dims, population),
@@ -187,8 +189,9 @@ void CmaSampler::Update() {
   std::iota(order.begin(), order.end(), first);
   std::sort(order.begin(), order.end(), [this](std::size_t a, std::size_t b) {
     const auto rank = [](const Observation& trial) {
-      return std::tuple(trial.state, trial.state == TrialState::kFailed ? 0 : trial.loss,
-                        trial.number);
+      const double loss =
+          std::isnan(trial.loss) ? std::numeric_limits<double>::infinity() : trial.loss;
+      return std::tuple(trial.state, trial.state == TrialState::kFailed ? 0 : loss, trial.number);
     };
     return rank(trials_[a]) < rank(trials_[b]);
   });
@@ -212,8 +215,14 @@ void CmaSampler::Update() {
   for (std::size_t k = 0; k < s.mu; ++k) {
     for (std::size_t i = 0; i < d; ++i) step[i] += s.weights[k] * steps[k][i];
   }
-  for (std::size_t i = 0; i < d; ++i) now.mean[i] += now.sigma * now.margin[i] * step[i];
-  for (double& value : now.mean) value = std::clamp(value, 0.0, 1.0);
+  // The paths take the way that the mean really went: one that was stopped at the edge again and
+  // again would make the steps longer and longer.
+  for (std::size_t i = 0; i < d; ++i) {
+    const double scale = now.sigma * now.margin[i];
+    const double before = now.mean[i];
+    now.mean[i] = std::clamp(before + scale * step[i], 0.0, 1.0);
+    if (now.mean[i] == 0 || now.mean[i] == 1) step[i] = (now.mean[i] - before) / scale;
+  }
 
   ++now.generations;
   const std::vector<double> whitened = now.Transform(step, -1);
@@ -264,9 +273,16 @@ void CmaSampler::Update() {
                std::ceil(30.0 * static_cast<double>(d) / static_cast<double>(s.lambda)));
   if (now.bests.size() > remembered) now.bests.pop_front();
   const bool still = now.bests.size() == remembered && StandsStill();
+  if (now.bests.back() < now.least) {
+    now.least = now.bests.back();
+    now.least_at = now.generations;
+  }
+  const bool stagnates =
+      static_cast<double>(now.generations - now.least_at) >
+      100 + 100 * std::pow(static_cast<double>(d), 1.5) / static_cast<double>(s.lambda);
   now.first += static_cast<std::int64_t>(s.lambda);
   const auto [narrow, wide] = std::minmax_element(now.axes.begin(), now.axes.end());
-  if (still || now.sigma * *wide < kTolerance ||
+  if (still || stagnates || now.sigma * *wide < kTolerance ||
       *wide * *wide > kWorstCondition * *narrow * *narrow) {
     Restart();
   }

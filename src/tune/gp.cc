@@ -9,6 +9,7 @@
 
 #include "orca/core/error.h"
 #include "tune/lbfgs.h"
+#include "tune/loops.h"
 #include "tune/normal.h"
 #include "tune/philox.h"
 #include "tune/plain_samplers.h"
@@ -18,8 +19,13 @@ namespace orca::tune {
 namespace {
 
 constexpr double kLeastNoise = 1e-6;
+constexpr double kHuge = 1e100;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 const double kLogRoot2Pi = 0.5 * std::log(2 * std::numbers::pi);
-constexpr std::size_t kLanes = 16;
+constexpr std::size_t kMostFitted = 128;  // Observations that the parameters are fitted to.
+constexpr std::size_t kFewestFitted = 4;  // Fewer say nothing about lengths.
+// The logarithm of an improvement that is not worth every trial, in deviations of all losses.
+const double kLittle = std::log(0.03);
 
 // Of r^2 / 5, and its derivative.
 double Matern(double distance, double& derivative) {
@@ -31,10 +37,11 @@ double Matern(double distance, double& derivative) {
 
 // Removes from L^-1 y the part of the likeliest constant; returns that constant.
 double RemoveMean(const Matrix& lower, std::vector<double>& solved) {
+  const auto dot = FastestLoops().dot;
   std::vector<double> ones(solved.size(), 1);
   SolveLower(lower, ones);
   const double mean =
-      Dot(ones.data(), solved.data(), ones.size()) / Dot(ones.data(), ones.data(), ones.size());
+      dot(ones.data(), solved.data(), ones.size()) / dot(ones.data(), ones.data(), ones.size());
   for (std::size_t i = 0; i < ones.size(); ++i) solved[i] -= mean * ones[i];
   return mean;
 }
@@ -49,15 +56,35 @@ void Standardise(std::vector<double>& y) {
 }
 
 double YeoJohnson(double y, double power) {
-  if (y >= 0) {
-    return std::abs(power) < 1e-9 ? std::log1p(y) : (std::pow(1 + y, power) - 1) / power;
+  if (y < 0) return -YeoJohnson(-y, 2 - power);
+  return std::abs(power) < 1e-9 ? std::log1p(y) : (std::pow(1 + y, power) - 1) / power;
+}
+
+// Of one coordinate; categories are the same or not.
+double Difference(double a, double b, bool is_category) {
+  if (is_category) return a == b ? 0 : 1;
+  return a - b;
+}
+
+// Whether `b` is in the surroundings of `a`: within a quarter of the space's diagonal.
+bool AreClose(const double* a, const double* b, const std::vector<bool>& is_category) {
+  double sum = 0;
+  for (std::size_t j = 0; j < is_category.size(); ++j) {
+    const double difference = Difference(a[j], b[j], is_category[j]);
+    sum += difference * difference;
   }
-  return -YeoJohnson(-y, 2 - power);
+  return 16 * sum < static_cast<double>(is_category.size());
 }
 
 }  // namespace
 
 void MakeNormal(std::vector<double>& losses) {
+  // So small that sums of their squares are numbers.
+  double largest_loss = 0;
+  for (const double y : losses) largest_loss = std::max(largest_loss, std::abs(y));
+  if (largest_loss > kHuge) {
+    for (double& y : losses) y = y / largest_loss * kHuge;
+  }
   // In units of the better half: a few huge losses must not make all others look alike.
   std::vector<double> sorted = losses;
   std::sort(sorted.begin(), sorted.end());
@@ -65,7 +92,7 @@ void MakeNormal(std::vector<double>& losses) {
   const double median = sorted[half];
   double spread = 0;
   for (std::size_t i = 0; i < half; ++i) spread += (median - sorted[i]) / static_cast<double>(half);
-  if (spread > 1e-12 * std::abs(median)) {
+  if (spread > 1e-12 * std::abs(median) && spread * kHuge > sorted.back() - median) {
     for (double& y : losses) y = (y - median) / spread;
   } else {
     Standardise(losses);
@@ -74,7 +101,7 @@ void MakeNormal(std::vector<double>& losses) {
   double logarithms = 0;
   for (const double y : losses) logarithms += std::copysign(std::log1p(std::abs(y)), y);
   double best = 1;
-  double largest = -std::numeric_limits<double>::infinity();
+  double largest = -kInfinity;
   for (int tenths = -10; tenths <= 30; ++tenths) {
     const double power = tenths / 10.0;
     double sum = 0;
@@ -121,7 +148,7 @@ double GaussianProcess::Distance(const double* a, const double* b,
                                  const std::vector<double>& weights) const {
   double sum = 0;
   for (std::size_t j = 0; j < dims(); ++j) {
-    const double difference = is_category_[j] ? (a[j] == b[j] ? 0 : 1) : a[j] - b[j];
+    const double difference = Difference(a[j], b[j], is_category_[j]);
     sum += weights[j] * difference * difference;
   }
   return sum;
@@ -149,7 +176,7 @@ double GaussianProcess::Loss(std::span<const double> logarithms, std::span<doubl
     }
     lower(i, i) = scale + noise;
   }
-  if (!Cholesky(lower)) return std::numeric_limits<double>::infinity();
+  if (!Cholesky(lower)) return kInfinity;
   std::vector<double> alpha = y_;
   SolveLower(lower, alpha);
   RemoveMean(lower, alpha);  // The best mean for these parameters: its gradient is 0.
@@ -157,11 +184,12 @@ double GaussianProcess::Loss(std::span<const double> logarithms, std::span<doubl
   for (std::size_t i = 0; i < n; ++i) loss += 0.5 * alpha[i] * alpha[i] + std::log(lower(i, i));
   SolveUpper(lower, alpha);
 
+  const auto dot = FastestLoops().dot;
   const Matrix columns = InverseColumns(lower);
   std::fill(gradient.begin(), gradient.end(), 0);
   for (std::size_t i = 0; i < n; ++i) {
     for (std::size_t k = 0; k <= i; ++k) {
-      const double inverse = Dot(columns.row(i) + i, columns.row(k) + i, n - i);
+      const double inverse = dot(columns.row(i) + i, columns.row(k) + i, n - i);
       // The trace counts what is off the diagonal twice.
       const double factor = 0.5 * (inverse - alpha[i] * alpha[k]) * (i == k ? 1 : 2);
       if (i == k) {
@@ -172,18 +200,21 @@ double GaussianProcess::Loss(std::span<const double> logarithms, std::span<doubl
       gradient[d] += factor * scale * shapes(i, k);
       const double slope = factor * scale * shapes(k, i);
       for (std::size_t j = 0; j < d; ++j) {
-        const double p = x_[i * d + j];
-        const double q = x_[k * d + j];
-        const double difference = is_category_[j] ? (p == q ? 0 : 1) : p - q;
+        const double difference = Difference(x_[i * d + j], x_[k * d + j], is_category_[j]);
         gradient[j] += slope * difference * difference * weights[j];
       }
     }
   }
 
-  // Priors: lengths neither tiny nor huge, scale Gamma(2, 1), noise Gamma(1.1, 30).
+  // Priors: lengths neither tiny nor huge, nor very different without a reason; scale Gamma(2, 1),
+  // noise Gamma(1.1, 30).
+  const double middle = std::accumulate(logarithms.begin(),
+                                        logarithms.begin() + static_cast<std::ptrdiff_t>(d), 0.0) /
+                        static_cast<double>(d);
   for (std::size_t j = 0; j < d; ++j) {
-    loss += 0.1 / weights[j] + 0.1 * weights[j];
-    gradient[j] += -0.1 / weights[j] + 0.1 * weights[j];
+    const double apart = logarithms[j] - middle;
+    loss += 0.1 / weights[j] + 0.1 * weights[j] + 0.5 * apart * apart;
+    gradient[j] += -0.1 / weights[j] + 0.1 * weights[j] + apart;
   }
   loss -= std::log(scale) - scale;
   gradient[d] -= 1 - scale;
@@ -197,7 +228,7 @@ GaussianProcess::Parameters GaussianProcess::Fit() const {
   const std::vector<double> low(d + 2, -15);
   const std::vector<double> high(d + 2, 10);
   std::vector<double> best;
-  double least = std::numeric_limits<double>::infinity();
+  double least = kInfinity;
   // From long and from short lengths: the likelihood often has a minimum for each.
   for (const double start : {0.0, 2.5}) {
     std::vector<double> at(d + 2, start);
@@ -256,18 +287,19 @@ GaussianProcess::Prediction GaussianProcess::Predict(std::span<const double> x,
                 Matern(Distance(x.data(), x_.data() + i * d, parameters_.weights), slope[i]);
     result.mean += kernel[i] * alpha_[i];
   }
+  const auto dot = FastestLoops().dot;
   std::vector<double> solved(n);
   for (std::size_t i = 0; i < n; ++i) {
-    solved[i] = Dot(inverse_rows_.row(i), kernel.data(), i + 1);
+    solved[i] = dot(inverse_rows_.row(i), kernel.data(), i + 1);
   }
-  const double variance = parameters_.scale - Dot(solved.data(), solved.data(), n);
+  const double variance = parameters_.scale - dot(solved.data(), solved.data(), n);
   result.deviation = std::sqrt(std::max(variance, 1e-12));
   if (mean_gradient.empty()) return result;
 
   std::fill(mean_gradient.begin(), mean_gradient.end(), 0);
   std::fill(deviation_gradient.begin(), deviation_gradient.end(), 0);
   for (std::size_t i = 0; i < n; ++i) {
-    const double weight = Dot(inverse_columns_.row(i) + i, solved.data() + i, n - i);
+    const double weight = dot(inverse_columns_.row(i) + i, solved.data() + i, n - i);
     const double common = parameters_.scale * slope[i] * 2;
     for (std::size_t j = 0; j < d; ++j) {
       if (is_category_[j]) continue;
@@ -280,41 +312,32 @@ GaussianProcess::Prediction GaussianProcess::Predict(std::span<const double> x,
 }
 
 void GaussianProcess::PredictMany(std::span<const double> x, std::vector<Prediction>& out) const {
+  const Loops& loops = FastestLoops();
   const std::size_t n = size();
   const std::size_t d = dims();
   const std::size_t count = x.size() / d;
   out.resize(count);
-  // [observation][point]: a row of the inverse factor meets all points of a block at once.
-  std::vector<double> kernels(n * kLanes);
-  for (std::size_t begin = 0; begin < count; begin += kLanes) {
-    const std::size_t lanes = std::min(kLanes, count - begin);
-    double mean[kLanes];
-    double variance[kLanes];
+  const std::vector<double> categories(is_category_.begin(), is_category_.end());
+  const MaternKernel kernel = {parameters_.weights.data(), categories.data(), d, parameters_.scale};
+  std::vector<double> block(d * kBlock);
+  std::vector<double> kernels(n * kBlock);
+  for (std::size_t begin = 0; begin < count; begin += kBlock) {
+    const std::size_t points = std::min(kBlock, count - begin);
+    for (std::size_t p = 0; p < points; ++p) {
+      for (std::size_t j = 0; j < d; ++j) block[j * kBlock + p] = x[(begin + p) * d + j];
+    }
+    double mean[kBlock];
+    double explained[kBlock] = {};
     std::fill(std::begin(mean), std::end(mean), mean_);
-    std::fill(std::begin(variance), std::end(variance), parameters_.scale);
     for (std::size_t i = 0; i < n; ++i) {
-      double* const mine = kernels.data() + i * kLanes;
-      for (std::size_t lane = 0; lane < lanes; ++lane) {
-        double unused = 0;
-        const double distance =
-            Distance(x.data() + (begin + lane) * d, x_.data() + i * d, parameters_.weights);
-        mine[lane] = parameters_.scale * Matern(distance, unused);
-        mean[lane] += mine[lane] * alpha_[i];
-      }
+      double* const mine = kernels.data() + i * kBlock;
+      loops.matern(kernel, x_.data() + i * d, block.data(), mine);
+      for (std::size_t p = 0; p < kBlock; ++p) mean[p] += mine[p] * alpha_[i];
     }
-    for (std::size_t i = 0; i < n; ++i) {
-      double solved[kLanes] = {};
-      const double* const row = inverse_rows_.row(i);
-      for (std::size_t k = 0; k <= i; ++k) {
-        const double* const other = kernels.data() + k * kLanes;
-        for (std::size_t lane = 0; lane < kLanes; ++lane) solved[lane] += row[k] * other[lane];
-      }
-      for (std::size_t lane = 0; lane < kLanes; ++lane) {
-        variance[lane] -= solved[lane] * solved[lane];
-      }
-    }
-    for (std::size_t lane = 0; lane < lanes; ++lane) {
-      out[begin + lane] = {mean[lane], std::sqrt(std::max(variance[lane], 1e-12))};
+    loops.add_squares(inverse_rows_.row(0), n, kernels.data(), explained);
+    for (std::size_t p = 0; p < points; ++p) {
+      const double variance = parameters_.scale - explained[p];
+      out[begin + p] = {mean[p], std::sqrt(std::max(variance, 1e-12))};
     }
   }
 }
@@ -331,6 +354,7 @@ struct GpSampler::Search {
   const std::vector<bool>& is_category;
   double best;  // The smallest observation.
   double kappa;
+  const std::vector<double>& avoided;  // A place whose surroundings are left out, or empty.
 
   // What is maximised, and its derivatives by mean and deviation.
   double Value(const GaussianProcess::Prediction& at, double& by_mean, double& by_deviation) const {
@@ -348,8 +372,13 @@ struct GpSampler::Search {
   }
 
   double Value(std::span<const double> x) const {
+    if (IsLeftOut(x.data())) return -kInfinity;
     double unused = 0;
     return Value(process.Predict(x, {}, {}), unused, unused);
+  }
+
+  bool IsLeftOut(const double* x) const {
+    return !avoided.empty() && AreClose(x, avoided.data(), is_category);
   }
 
   // A coordinate as the space has it: in the middle of the value's share.
@@ -375,6 +404,7 @@ struct GpSampler::Search {
     std::vector<double> by_deviation_x(d);
     return -Minimize(
         [&](std::span<const double> at, std::span<double> gradient) {
+          if (IsLeftOut(at.data())) return kInfinity;
           double by_mean = 0;
           double by_deviation = 0;
           const double value =
@@ -448,7 +478,8 @@ struct GpSampler::Search {
     std::vector<double> values(kPoints);
     for (std::size_t k = 0; k < kPoints; ++k) {
       double unused = 0;
-      values[k] = Value(predictions[k], unused, unused);
+      values[k] =
+          IsLeftOut(points.data() + k * d) ? -kInfinity : Value(predictions[k], unused, unused);
     }
     // The best one, others by chance in proportion to the improvement, and the incumbent.
     std::vector<std::size_t> starts = {
@@ -515,73 +546,132 @@ Point GpSampler::Decode(const std::vector<double>& x) const {
   return point;
 }
 
-GaussianProcess::Parameters GpSampler::FittedParameters(const std::vector<double>& x,
-                                                        const std::vector<double>& y) {
+GaussianProcess::Parameters GpSampler::FittedParameters(const Known& known, Fitted& last) const {
+  const auto& [x, y, pending] = known;
   // Anew when there is a twentieth more; a function of the observations alone, so that it does not
   // matter when this process began.
   std::size_t count = std::min<std::size_t>(y.size(), 20);
   while (count + (count + 19) / 20 <= y.size()) count += (count + 19) / 20;
-  std::vector<double> some_x(x.begin(),
-                             x.begin() + static_cast<std::ptrdiff_t>(count * space_.size()));
-  std::vector<double> some_y(y.begin(), y.begin() + static_cast<std::ptrdiff_t>(count));
-  if (some_x == fitted_x_ && some_y == fitted_y_) return fitted_;
-  fitted_x_ = some_x;
-  fitted_y_ = some_y;
+  // Of many only some, from the best to the worst: they say as much about lengths.
+  std::vector<std::size_t> chosen(count);
+  std::iota(chosen.begin(), chosen.end(), 0);
+  if (count > kMostFitted) {
+    std::stable_sort(chosen.begin(), chosen.end(),
+                     [&y](std::size_t a, std::size_t b) { return y[a] < y[b]; });
+    for (std::size_t i = 0; i < kMostFitted; ++i) {
+      chosen[i] = chosen[i * (count - 1) / (kMostFitted - 1)];
+    }
+    chosen.resize(kMostFitted);
+  }
+  const std::size_t d = space_.size();
+  std::vector<double> some_x;
+  std::vector<double> some_y;
+  for (const std::size_t i : chosen) {
+    some_x.insert(some_x.end(), x.begin() + static_cast<std::ptrdiff_t>(i * d),
+                  x.begin() + static_cast<std::ptrdiff_t>((i + 1) * d));
+    some_y.push_back(y[i]);
+  }
+  if (some_x == last.x && some_y == last.y) return last.parameters;
+  last.x = some_x;
+  last.y = some_y;
   MakeNormal(some_y);
-  fitted_ = GaussianProcess(std::move(some_x), std::move(some_y), is_category_).Fit();
-  return fitted_;
+  last.parameters = GaussianProcess(std::move(some_x), std::move(some_y), is_category_).Fit();
+  return last.parameters;
 }
 
-Point GpSampler::Ask(std::int64_t number) {
-  std::vector<double> x;
-  std::vector<double> y;
-  std::vector<double> pending;
-  double worst = -std::numeric_limits<double>::infinity();
-  std::size_t ended = 0;
+GpSampler::Known GpSampler::Everything() const {
+  double worst = -kInfinity;
   for (const Observation& trial : trials_) {
-    if (trial.state != TrialState::kFinished) continue;
-    ++ended;
-    worst = std::max(worst, trial.loss);
+    if (trial.state == TrialState::kFinished) worst = std::max(worst, trial.loss);
   }
-  if (static_cast<std::int64_t>(ended) < options_.startup) {
-    return number == 0 ? Decode(std::vector<double>(space_.size(), 0.5)) : startup_->Ask(number);
-  }
+  Known known;
   for (const Observation& trial : trials_) {
     const std::vector<double> at = Coordinates(trial.point);
     const bool has_loss = trial.state == TrialState::kFinished ||
                           (trial.state == TrialState::kPruned && trial.step > 0);
     if (trial.state == TrialState::kRunning) {
-      pending.insert(pending.end(), at.begin(), at.end());
+      known.pending.insert(known.pending.end(), at.begin(), at.end());
     } else {
-      x.insert(x.end(), at.begin(), at.end());
-      y.push_back(has_loss && std::isfinite(trial.loss) ? trial.loss : worst);
+      known.x.insert(known.x.end(), at.begin(), at.end());
+      known.y.push_back(has_loss && std::isfinite(trial.loss) ? trial.loss : worst);
     }
   }
-  const GaussianProcess::Parameters parameters = FittedParameters(x, y);
+  return known;
+}
 
+GpSampler::Known GpSampler::Outside(const Known& known, const std::vector<double>& centre) const {
+  const std::size_t d = space_.size();
+  const auto is_outside = [&](const double* at) {
+    return !AreClose(at, centre.data(), is_category_);
+  };
+  Known outside;
+  for (std::size_t i = 0; i < known.y.size(); ++i) {
+    const double* const at = known.x.data() + i * d;
+    if (!is_outside(at)) continue;
+    outside.x.insert(outside.x.end(), at, at + d);
+    outside.y.push_back(known.y[i]);
+  }
+  for (std::size_t begin = 0; begin < known.pending.size(); begin += d) {
+    const double* const at = known.pending.data() + begin;
+    if (is_outside(at)) outside.pending.insert(outside.pending.end(), at, at + d);
+  }
+  return outside;
+}
+
+GpSampler::Model GpSampler::Learn(Known known, Fitted& last) const {
+  const GaussianProcess::Parameters parameters = FittedParameters(known, last);
+  auto& [x, y, pending] = known;
   MakeNormal(y);
   const auto best = static_cast<std::size_t>(std::min_element(y.begin(), y.end()) - y.begin());
   const std::size_t d = space_.size();
-  const std::vector<double> incumbent(x.begin() + static_cast<std::ptrdiff_t>(best * d),
-                                      x.begin() + static_cast<std::ptrdiff_t>((best + 1) * d));
-  double least = y[best];
-
+  Model model = {nullptr,
+                 {x.begin() + static_cast<std::ptrdiff_t>(best * d),
+                  x.begin() + static_cast<std::ptrdiff_t>((best + 1) * d)},
+                 y[best]};
   auto process = std::make_unique<GaussianProcess>(x, y, is_category_);
-  if (!process->Condition(parameters)) return startup_->Ask(number);
+  if (!process->Condition(parameters)) return model;
   if (!pending.empty()) {
     std::vector<GaussianProcess::Prediction> expected;
     process->PredictMany(pending, expected);
     x.insert(x.end(), pending.begin(), pending.end());
     for (const GaussianProcess::Prediction& prediction : expected) {
       y.push_back(prediction.mean);
-      least = std::min(least, prediction.mean);  // Else the same place would promise as much again.
+      // Else the same place would promise as much again.
+      model.least = std::min(model.least, prediction.mean);
     }
     process = std::make_unique<GaussianProcess>(std::move(x), std::move(y), is_category_);
-    if (!process->Condition(parameters)) return startup_->Ask(number);
+    if (!process->Condition(parameters)) return model;
   }
-  const Search search = {space_, *process, is_category_, least, options_.kappa};
-  const std::vector<double> found = search.Run(incumbent, options_.seed, number);
-  return Decode(found);
+  model.process = std::move(process);
+  return model;
+}
+
+Point GpSampler::Ask(std::int64_t number) {
+  const auto ended = std::count_if(trials_.begin(), trials_.end(), [](const Observation& trial) {
+    return trial.state == TrialState::kFinished;
+  });
+  if (ended < options_.startup) {
+    return number == 0 ? Decode(std::vector<double>(space_.size(), 0.5)) : startup_->Ask(number);
+  }
+  const Known known = Everything();
+  const auto run = [&](const Model& model, const std::vector<double>& avoided, double& value) {
+    const Search search = {space_,      *model.process, is_category_,
+                           model.least, options_.kappa, avoided};
+    std::vector<double> found = search.Run(model.incumbent, options_.seed, number);
+    value = search.Value(found);
+    return found;
+  };
+  const Model model = Learn(known, everywhere_);
+  if (!model.process) return startup_->Ask(number);
+  double value = 0;
+  const std::vector<double> found = run(model, {}, value);
+  // Where little is left to gain, the lengths that fit one valley say nothing of the next, and hide
+  // it: the other search has its own.
+  if (options_.kappa > 0 || value > kLittle || number % 2 != 0) return Decode(found);
+  Known outside = Outside(known, model.incumbent);
+  if (outside.y.size() < kFewestFitted) return Decode(found);
+  const Model other = Learn(std::move(outside), elsewhere_);
+  return Decode(other.process ? run(other, model.incumbent, value) : found);
 }
 
 }  // namespace orca::tune

@@ -68,8 +68,10 @@ struct GpOptions {
 };
 
 /// Proposes where the expected improvement over the best is largest; the first trial is the middle
-/// of the space, the other ones of the start are Sobol points. Pending trials count as if
-/// they had ended with their expected value; failed ones as if they had the worst.
+/// of the space, the other ones of the start are Sobol points. Once little is expected there, every
+/// second trial is of a search that knows nothing of the best place and its surroundings, and stays
+/// out of them. Pending trials count as if they had ended with their expected value; failed ones as
+/// if they had the worst.
 class GpSampler final : public Sampler {
  public:
   GpSampler(const Space& space, const GpOptions& options);
@@ -80,21 +82,38 @@ class GpSampler final : public Sampler {
 
  private:
   struct Search;
+  // What is known: coordinates, one trial a row, and losses of those that have ended.
+  struct Known {
+    std::vector<double> x;
+    std::vector<double> y;
+    std::vector<double> pending;  // Coordinates.
+  };
+  // The last fit, and what it was of.
+  struct Fitted {
+    std::vector<double> x;
+    std::vector<double> y;
+    GaussianProcess::Parameters parameters;
+  };
+  struct Model {
+    std::unique_ptr<GaussianProcess> process;  // Null: there is none of these observations.
+    std::vector<double> incumbent;             // The best place,
+    double least;                              // and what is expected of it or of a pending one.
+  };
 
   std::vector<double> Coordinates(const Point& point) const;
   Point Decode(const std::vector<double>& x) const;
-  GaussianProcess::Parameters FittedParameters(const std::vector<double>& x,
-                                               const std::vector<double>& y);
+  Known Everything() const;
+  Known Outside(const Known& known, const std::vector<double>& centre) const;
+  GaussianProcess::Parameters FittedParameters(const Known& known, Fitted& last) const;
+  Model Learn(Known known, Fitted& last) const;
 
   const Space space_;
   const GpOptions options_;
   std::unique_ptr<Sampler> startup_;
   std::vector<bool> is_category_;
   std::vector<Observation> trials_;  // By number.
-  // The last fit, and what it was of.
-  std::vector<double> fitted_x_;
-  std::vector<double> fitted_y_;
-  GaussianProcess::Parameters fitted_;
+  Fitted everywhere_;
+  Fitted elsewhere_;  // Out of the surroundings of the best place.
 };
 
 /// Makes losses have mean 0, deviation 1 and about the shape of a normal law: Yeo and Johnson's

@@ -1,7 +1,8 @@
 #include "tune/matrix.h"
 
 #include <cmath>
-#include <cstring>
+
+#include "tune/loops.h"
 
 namespace orca::tune {
 namespace {
@@ -61,32 +62,14 @@ std::vector<double> Eigen(Matrix& matrix) {
   return values;
 }
 
-double Dot(const double* a, const double* b, std::size_t count) {
-  // Eight sums, so that additions need not wait for each other.
-  typedef double Lanes __attribute__((vector_size(64)));
-  Lanes sums = {};
-  std::size_t k = 0;
-  for (; k + 8 <= count; k += 8) {
-    Lanes x;
-    Lanes y;
-    std::memcpy(&x, a + k, sizeof(x));
-    std::memcpy(&y, b + k, sizeof(y));
-    sums += x * y;
-  }
-  double rest = 0;
-  for (; k < count; ++k) rest += a[k] * b[k];
-  return (((sums[0] + sums[1]) + (sums[2] + sums[3])) +
-          ((sums[4] + sums[5]) + (sums[6] + sums[7]))) +
-         rest;
-}
-
 bool Cholesky(Matrix& matrix) {
+  const auto dot = FastestLoops().dot;
   const std::size_t n = matrix.size();
   for (std::size_t i = 0; i < n; ++i) {
     double* const row = matrix.row(i);
     for (std::size_t j = 0; j <= i; ++j) {
       const double* const other = matrix.row(j);
-      const double rest = row[j] - Dot(row, other, j);
+      const double rest = row[j] - dot(row, other, j);
       if (j < i) {
         row[j] = rest / other[j];
       } else {
@@ -100,21 +83,23 @@ bool Cholesky(Matrix& matrix) {
 }
 
 Matrix InverseColumns(const Matrix& lower) {
+  const auto dot = FastestLoops().dot;
   const std::size_t n = lower.size();
   Matrix columns(n);
   for (std::size_t k = 0; k < n; ++k) {
     double* const out = columns.row(k);
     out[k] = 1 / lower(k, k);
     for (std::size_t i = k + 1; i < n; ++i) {
-      out[i] = -Dot(lower.row(i) + k, out + k, i - k) / lower(i, i);
+      out[i] = -dot(lower.row(i) + k, out + k, i - k) / lower(i, i);
     }
   }
   return columns;
 }
 
 void SolveLower(const Matrix& lower, std::span<double> b) {
+  const auto dot = FastestLoops().dot;
   for (std::size_t i = 0; i < b.size(); ++i) {
-    b[i] = (b[i] - Dot(lower.row(i), b.data(), i)) / lower(i, i);
+    b[i] = (b[i] - dot(lower.row(i), b.data(), i)) / lower(i, i);
   }
 }
 

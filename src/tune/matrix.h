@@ -32,9 +32,6 @@ class Matrix {
 /// (Jacobi).
 std::vector<double> Eigen(Matrix& matrix);
 
-/// The sum of the products, in an order that is the same on every processor.
-double Dot(const double* a, const double* b, std::size_t count);
-
 /// Turns a symmetric matrix into its lower Cholesky factor. False: it is not positive definite.
 bool Cholesky(Matrix& matrix);
 /// Solves L y = b in place, for a lower factor.

@@ -73,13 +73,17 @@ double LogGaussMass(double a, double b) {
   return right + std::log1p(-std::exp(LogNdtr(a) - right));
 }
 
-double TruncatedQuantile(double q, double a, double b) {
-  const double left = Ndtr(a);
-  const double right = Ndtr(-b);
-  const double mass = 1 - left - right;
-  const double p = left + q * mass;
-  const double x = p <= 0.5 ? Ndtri(p) : -Ndtri(right + (1 - q) * mass);
+// What is 1e-19 or less is lost beside the mass between, and most tails are.
+Truncation::Truncation(double low, double high)
+    : a(low), b(high), below(low < -9 ? 0 : Ndtr(low)), above(high > 9 ? 0 : Ndtr(-high)) {}
+
+double Truncation::Quantile(double q) const {
+  const double mass = 1 - below - above;
+  const double p = below + q * mass;
+  const double x = p <= 0.5 ? Ndtri(p) : -Ndtri(above + (1 - q) * mass);
   return std::clamp(x, a, b);
 }
+
+double Truncation::LogMass() const { return std::log1p(-below - above); }
 
 }  // namespace orca::tune

@@ -11,7 +11,20 @@ double LogNdtr(double x);
 double Ndtri(double p);
 /// log P(a < Z < b); a < b.
 double LogGaussMass(double a, double b);
-/// The x with P(Z < x | a < Z < b) = q, for a <= 0 <= b.
-double TruncatedQuantile(double q, double a, double b);
+
+/// A normal distribution cut off below a and above b, a <= 0 <= b.
+struct Truncation {
+  Truncation(double low, double high);
+
+  /// The x with P(Z < x | a < Z < b) = q.
+  double Quantile(double q) const;
+  /// log P(a < Z < b).
+  double LogMass() const;
+
+  double a;
+  double b;
+  double below;  ///< P(Z < a)
+  double above;  ///< P(Z > b)
+};
 
 }  // namespace orca::tune

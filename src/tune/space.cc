@@ -36,6 +36,11 @@ void CheckEnds(const Parameter& p) {
     Refuse(fmt::format("{}: the range [{}, {}) is empty; give finite ends, the lower one first",
                        p.name, p.low, p.high));
   }
+  if (!std::isfinite(p.high - p.low)) {
+    Refuse(
+        fmt::format("{}: the range [{}, {}) is wider than the largest number, {}; give nearer ends",
+                    p.name, p.low, p.high, std::numeric_limits<double>::max()));
+  }
   if (p.is_log() && p.low <= 0) {
     Refuse(fmt::format("{}: lower end {} of a logarithmic range is not positive", p.name, p.low));
   }
@@ -48,7 +53,9 @@ void CheckStep(const Parameter& p, bool divides) {
   if (!divides) return;
   for (const double end : {p.low, p.high}) {
     if (!IsMultiple(end, p.step)) {
-      Refuse(fmt::format("{}: end {} is not a multiple of the step {}", p.name, end, p.step));
+      Refuse(fmt::format(
+          "{}: end {} is not a multiple of the step {}; give ends that are, or another step",
+          p.name, end, p.step));
     }
   }
 }
@@ -140,7 +147,12 @@ double Parameter::Quantile(double u) const {
       return std::min(std::floor(u * count), count - 1);
     }
   }
-  return step > 0 ? RoundTo(value, step) : value;
+  return step > 0 ? Stepped(value) : value;
+}
+
+// A multiple of the step may lie behind an end by the last bit of both.
+double Parameter::Stepped(double value) const {
+  return std::clamp(RoundTo(value, spacing()), first(), last());
 }
 
 double Parameter::ToUnit(double value) const {
@@ -169,12 +181,14 @@ double Parameter::FromUnit(double u) const {
   double value = left + u * (right - left);
   if (is_log()) value = std::exp(value);
   if (!is_stepped()) return std::clamp(value, low, high);
-  return std::clamp(RoundTo(value, spacing()), first(), last());
+  return Stepped(value);
 }
 
 void Parameter::Check(double value) const {
   const bool whole = is_category() || is_integer();
-  const bool fits = std::isfinite(value) && value >= first() && value <= last() &&
+  // Files of before have multiples that lie behind an end by a bit.
+  const double slack = is_stepped() ? spacing() / 2 : 0;
+  const bool fits = std::isfinite(value) && value >= first() - slack && value <= last() + slack &&
                     (!whole || value == std::floor(value)) &&
                     (step <= 0 || IsMultiple(value, step));
   if (fits) return;
@@ -324,6 +338,13 @@ Space::Space(std::vector<Parameter> parameters) : parameters_(std::move(paramete
   std::sort(grid_.begin(), grid_.end(), [this](std::size_t a, std::size_t b) {
     return parameters_[a].name < parameters_[b].name;
   });
+  counts_.resize(size());
+  for (std::size_t i = size(); i-- > 0;) {  // What is below a parameter comes behind it.
+    if (!parameters_[i].is_category()) counts_[i] = parameters_[i].Cardinality();
+    for (std::int64_t choice = 0; choice < parameters_[i].choices; ++choice) {
+      counts_[i] += CountBelow(static_cast<std::int64_t>(i), choice);
+    }
+  }
 }
 
 std::size_t Space::Index(std::string_view name) const {
@@ -386,23 +407,48 @@ void Space::Check(const Point& point) const {
   }
 }
 
-double Space::Cardinality() const {
+bool Space::IsBelow(std::size_t index, std::int64_t parent, std::int64_t choice) const {
+  return parents_[index] == parent && (parent < 0 || parameters_[index].parent_choice == choice);
+}
+
+double Space::CountBelow(std::int64_t parent, std::int64_t choice) const {
   double product = 1;
-  for (const Parameter& p : parameters_) product *= p.Cardinality();
+  for (auto i = static_cast<std::size_t>(parent + 1); i < size(); ++i) {
+    if (IsBelow(i, parent, choice)) product *= counts_[i];
+  }
   return product;
 }
 
 Point Space::Enumerate(std::int64_t index) const {
   Point point(size(), kNaN);
-  for (std::size_t i = 0; i < size(); ++i) {
-    const Parameter& p = parameters_[i];
-    const auto count = static_cast<std::int64_t>(p.Cardinality());
-    const auto digit = static_cast<double>(index % count);
-    index /= count;
-    if (!IsActive(point, i)) continue;
-    point[i] = p.is_category() ? digit : RoundTo(p.first() + digit * p.spacing(), p.spacing());
-  }
+  EnumerateBelow(-1, 0, index, point);
   return point;
+}
+
+void Space::EnumerateBelow(std::int64_t parent, std::int64_t choice, std::int64_t index,
+                           Point& point) const {
+  for (auto i = static_cast<std::size_t>(parent + 1); i < size(); ++i) {
+    if (!IsBelow(i, parent, choice)) continue;
+    const Parameter& p = parameters_[i];
+    const auto count = static_cast<std::int64_t>(counts_[i]);
+    std::int64_t digit = index % count;
+    index /= count;
+    if (!p.is_category()) {
+      point[i] = p.Stepped(p.first() + static_cast<double>(digit) * p.spacing());
+      continue;
+    }
+    const auto at = static_cast<std::int64_t>(i);
+    std::int64_t taken = 0;
+    if (count == p.choices) {  // One point for each: no need to look for it.
+      taken = std::exchange(digit, 0);
+    }
+    for (std::int64_t below = 0;; ++taken, digit -= below) {
+      below = static_cast<std::int64_t>(CountBelow(at, taken));
+      if (digit < below) break;
+    }
+    point[i] = static_cast<double>(taken);
+    EnumerateBelow(at, taken, digit, point);
+  }
 }
 
 }  // namespace orca::tune

@@ -159,7 +159,7 @@ struct StudyStore::Parts {
   }
   explicit Parts(const std::filesystem::path& file) : database(file, Database::Access::kRead) {
     if (CheckFormat(database))
-      throw Error(Code::kFailedPrecondition, fmt::format("{} has no studies yet", file.string()));
+      throw Error(Code::kUnavailable, fmt::format("{} has no studies yet", file.string()));
   }
 
   struct Writing {
@@ -323,13 +323,14 @@ void StudyStore::Report(std::int64_t trial, std::int64_t step, double value) {
   if (found == parts_->live.end())
     throw Error(Code::kFailedPrecondition,
                 fmt::format("trial {} is not running; only a running one reports", trial));
+  // Not with this one: what is decided over it has to be in the same commit.
+  if (parts_->waiting.size() >= kMostWaiting) Flush();
   parts_->waiting.push_back({.sequence = parts_->SequenceAfter(),
                              .trial = trial,
                              .clones = found->second,
                              .step = step,
                              .value = value,
                              .time = parts_->clock()});
-  if (parts_->waiting.size() >= kMostWaiting) Flush();
 }
 
 void StudyStore::Flush() {
@@ -432,7 +433,7 @@ constexpr std::array<Table, 5> kTables{
      {"attributes", "1", "study, trial, key", "study DESC, trial DESC, key DESC"}}};
 
 /// Copies what can be read from the front, and from the back up to the damage.
-std::int64_t CopyTable(const Database& from, Database& to, const Table& table) {
+void CopyTable(const Database& from, Database& to, const Table& table) {
   for (const char* order : {table.ascending, table.descending}) {
     try {
       Statement rows(
@@ -449,7 +450,6 @@ std::int64_t CopyTable(const Database& from, Database& to, const Table& table) {
       if (error.code() == Code::kResourceExhausted || error.code() == Code::kUnavailable) throw;
     }
   }
-  return to.Number(fmt::format("SELECT count(*) FROM {}", table.name).c_str());
 }
 
 std::filesystem::path WithSuffix(const std::filesystem::path& file, const std::string& suffix) {
@@ -471,10 +471,17 @@ Salvaged SalvageStudies(const std::filesystem::path& file) {
     Database to(draft, Database::Access::kWrite);
     CreateTables(to);
     Transaction transaction(to);
-    salvaged.studies = CopyTable(from, to, kTables[0]);
-    salvaged.trials = CopyTable(from, to, kTables[1]);
-    salvaged.reports = CopyTable(from, to, kTables[2]);
-    for (const auto& table : {kTables[3], kTables[4]}) CopyTable(from, to, table);
+    for (const Table& table : kTables) CopyTable(from, to, table);
+    // A damaged number may name a study or a trial that is not there: nobody would see such rows.
+    to.Run("DELETE FROM trials WHERE study NOT IN (SELECT id FROM studies)");
+    for (const char* table : {"reports", "events", "attributes"})
+      to.Run(fmt::format("DELETE FROM {} WHERE trial <> -1 AND (study, trial) NOT IN (SELECT "
+                         "study, number FROM trials) OR study NOT IN (SELECT id FROM studies)",
+                         table)
+                 .c_str());
+    salvaged.studies = to.Number("SELECT count(*) FROM studies");
+    salvaged.trials = to.Number("SELECT count(*) FROM trials");
+    salvaged.reports = to.Number("SELECT count(*) FROM reports");
     transaction.Commit();
   }
   if (salvaged.studies == 0) {

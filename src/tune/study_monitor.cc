@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <utility>
 
 #include "orca/tune/study_view.h"
 
@@ -64,16 +63,7 @@ std::string StudyMonitor::Show(double now, std::size_t columns, std::size_t rows
     next_ = now + std::clamp((now - began_) / 5, kFirstLine, kRarestLine);
     return Line(now) + "\n";
   }
-  std::string text = Clear();
-  const std::string block = Block(now, std::max<std::size_t>(columns, 40), rows);
-  drawn_ = static_cast<std::size_t>(std::count(block.begin(), block.end(), '\n'));
-  return text + block;
-}
-
-std::string StudyMonitor::Clear() {
-  if (drawn_ == 0) return "";
-  // To the first column, that many lines up, and nothing from there on.
-  return fmt::format("\r\x1b[{}A\x1b[J", std::exchange(drawn_, 0));
+  return Block(now, std::max<std::size_t>(columns, 40), rows);
 }
 
 std::string StudyMonitor::Table() const {

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "orca/tune/sampler.h"
-#include "tune/tpe_kernels.h"
 
 namespace orca::tune {
 
@@ -36,38 +35,16 @@ class TpeSampler final : public Sampler {
 
  private:
   struct Trial;
-  struct Dimension;
   struct Part;
-  struct Mixture;
 
   void MarkBest();
-  void Build(Part& part, bool best, Mixture& mixture);
-  void BuildNumbers(Part& part, std::size_t dimension, Mixture& mixture);
-  void DrawCandidates(const Part& part, const Mixture& mixture, std::int64_t number);
-  void Score(const Part& part, const Mixture& mixture, std::size_t candidates,
-             std::vector<double>& scores);
-  void AddSteps(const Part& part, std::size_t dimension, const Mixture& mixture,
-                std::size_t candidates);
-  void AddCategories(const Part& part, std::size_t dimension, const Mixture& mixture,
-                     std::size_t candidates);
 
   const Space space_;
   const TpeOptions options_;
-  const TpeTable& table_;
   std::vector<Part> parts_;
   std::vector<Trial> trials_;          // In the order of their numbers.
   std::vector<std::uint32_t> ranked_;  // Those that completed or were pruned, the best first.
-  std::vector<bool> is_best_;
-
-  // Scratch of one Ask, kept for its memory.
-  std::unique_ptr<Mixture> best_;
-  std::unique_ptr<Mixture> rest_;
-  std::vector<std::uint32_t> place_;
-  std::vector<double> candidates_;  // [candidate][dimension], as the model sees them
-  std::vector<double> numbers_;     // Of the dimensions that the table's loops take.
-  std::vector<double> terms_;       // [candidate][kernel]
-  std::vector<double> best_scores_;
-  std::vector<double> rest_scores_;
+  std::vector<std::uint8_t> is_best_;
 };
 
 }  // namespace orca::tune

@@ -41,7 +41,6 @@ ROWS, BATCH, EPOCHS = 120, 10, 2
 STEPS = EPOCHS * ROWS // BATCH
 NOTICED = 42  # How a program ends that saw something wrong;
 NOT_HERE = 77  # and one that cannot do this on this machine.
-RESUMED_SECONDS = 3.0
 
 
 def silence() -> float:
@@ -210,9 +209,7 @@ class Fate(Callback):
     def _remount(self, how: str) -> None:
         command = ["mount", "-o", f"remount,{how}", str(self.folder / "disk")]
         # While a checkpoint is written it cannot be.
-        wait_until(
-            lambda: subprocess.run(command, stderr=subprocess.DEVNULL).returncode == 0, 10, how
-        )
+        wait_until(lambda: subprocess.run(command, stderr=subprocess.DEVNULL).returncode == 0, how)
 
 
 @dataclass
@@ -372,7 +369,6 @@ def f01_a_worker_is_killed(folder: Path) -> dict[str, float]:
         check_same(found, expected, 4)
         assert [len(found.pids(rank)) for rank in range(2)] == [3, 3]
         took[optimizer] = found.resumed(0)
-        assert took[optimizer] < 1 + RESUMED_SECONDS
     return took
 
 
@@ -417,7 +413,6 @@ def f05_a_worker_is_stopped(folder: Path) -> dict[str, float]:
     found = train(folder, [Event(5, 1, "SIGSTOP")])
     check_same(found, expected, 1)
     assert not is_alive(found.events[0][1])
-    assert found.resumed(0) < 1.2 * silence() + RESUMED_SECONDS
     return {"resumed": found.resumed(0)}
 
 
@@ -463,7 +458,7 @@ def f09_a_worker_is_slow(folder: Path) -> dict[str, float]:
         found = train(folder, callbacks=[Slow(1, silence() / 20)], max_restarts=0)
         check_same(found, expected, 0)
         report = "is slower than the others"
-        wait_until(lambda: any(report in line for line in lines), 2, "it is named")
+        wait_until(lambda: any(report in line for line in lines), "it is named")
     told = next(line for line in lines if report in line)
     assert told.startswith(f"rank 1 ({os.uname().nodename}, process "), told
     return {}
@@ -476,11 +471,10 @@ def f19_the_driver_is_killed(folder: Path, *, worker: bool = False) -> dict[str,
     whole = _program("resume", folder / "whole", 0)
     assert whole.returncode == 0, whole.stderr
     with _started("resume", folder / "killed", 17) as killed:
-        wait_until((folder / "killed/reached").exists, 60, "it is in the second epoch")
+        wait_until((folder / "killed/reached").exists, "it is in the second epoch")
         written = (folder / "killed/models/models").rglob
         wait_until(
             lambda: any(int(f.suffix[1:]) > 12 for f in written("model.*") if f.is_dir()),
-            60,
             "there is a checkpoint of it",
         )
         everyone = descendants(killed.pid)
@@ -488,7 +482,7 @@ def f19_the_driver_is_killed(folder: Path, *, worker: bool = False) -> dict[str,
             os.kill(_steps(folder / "killed")[-1][-1], signal.SIGKILL)
         killed.kill()
     try:
-        took = wait_until(lambda: not any(map(is_alive, everyone)), 5, "all processes are gone")
+        took = wait_until(lambda: not any(map(is_alive, everyone)), "all processes are gone")
     finally:
         # All of them stand still first: an agent starts others in the place of the dead.
         for number in (signal.SIGSTOP, signal.SIGKILL):
@@ -666,9 +660,9 @@ class _Deadly(Callback):
 
 
 def f42_whoever_comes_dies(folder: Path) -> dict[str, float]:
-    """The same death twice in the same step is enough; other deaths have a limit, and each waits longer."""
+    """The same death three times in the same step is enough; other deaths have a limit, and each waits longer."""
     for step, deaths, text in (
-        (5, 2, "rank 1 died twice while it made step 6"),
+        (5, 3, "rank 1 died three times in a row while it made step 6"),
         (-1, 4, "SIGKILL"),
     ):
         own = folder / f"step.{step}"

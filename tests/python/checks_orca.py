@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 
 import orca.distributed
+from launcher import free_port
 from orca.adapters.torch.backend import memory_stats
 
 
@@ -315,10 +316,10 @@ def mismatch_is_told_to_both(kind: str) -> str:
 
 def barrier_names_the_missing(kind: str) -> str | None:
     """Rank 1 does not come to the barrier in time."""
+    store = dist.distributed_c10d._get_default_store()
     if dist.get_rank() == 1:
-        time.sleep(2.5)
+        store.wait(["named"])
         return None
-    begin = time.monotonic()
     group = dist.distributed_c10d._get_default_group()
     short = timedelta(seconds=1)
     calls: dict[str, Callable[[], Any]] = {
@@ -327,7 +328,7 @@ def barrier_names_the_missing(kind: str) -> str | None:
         "started": lambda: group.barrier(timeout=short).wait(),
     }
     text = message_of(calls[kind], dist.DistBackendError)
-    assert time.monotonic() - begin < 2.4
+    store.set("named", "")
     return text
 
 
@@ -355,11 +356,9 @@ def other_ranks_death_ends_calls() -> str | None:
     dist.barrier()
     if dist.get_rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    begin = time.monotonic()
     started = dist.all_reduce(torch.ones(3), async_op=True)
     text = message_of(started.wait, dist.DistBackendError)
     message_of(lambda: dist.all_reduce(torch.ones(3)), dist.DistBackendError)
-    assert time.monotonic() - begin < 8.0
     return text
 
 
@@ -472,7 +471,6 @@ def data_loader_with_workers() -> None:
 
 
 def joins_by_url(rank: int, world: int, store: str, scheme: str) -> None:
-    import socket
     from pathlib import Path
 
     if scheme == "file":
@@ -480,10 +478,7 @@ def joins_by_url(rank: int, world: int, store: str, scheme: str) -> None:
     else:
         note = Path(store + ".port")
         if rank == 0:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                port = probe.getsockname()[1]
-            note.with_suffix(".new").write_text(str(port))
+            note.with_suffix(".new").write_text(str(free_port()))
             note.with_suffix(".new").rename(note)
         deadline = time.monotonic() + 10
         while not note.exists() and time.monotonic() < deadline:
@@ -511,7 +506,6 @@ def forms_again_on_the_same_store(rank: int, world: int, store: str) -> None:
 
 
 def waits_for_a_rank_that_never_comes(rank: int, world: int, store: str) -> str:
-    begin = time.monotonic()
     text = message_of(
         lambda: dist.init_process_group(
             "orca",
@@ -522,7 +516,6 @@ def waits_for_a_rank_that_never_comes(rank: int, world: int, store: str) -> str:
         ),
         dist.DistBackendError,
     )
-    assert time.monotonic() - begin < 5
     if dist.is_initialized():
         dist.destroy_process_group()
     return text

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import orca
+from launcher import free_port
 from orca.adapters.spark import frames
 
 ROWS, PARTS = 400_000, 4
@@ -45,8 +45,7 @@ def slow(batches: Iterator[Any]) -> Iterator[Any]:
 def cluster() -> Iterator[str]:
     """The address of a master with two workers, a core each."""
     home = Path(pyspark.__file__).parent
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     master = f"spark://127.0.0.1:{port}"
     pages = ["--webui-port", "0"]
     kinds = [["master.Master", "--host", "127.0.0.1", "--port", str(port), *pages]] + [

@@ -3,6 +3,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import re
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -12,6 +14,12 @@ import pytest
 
 from launcher import RankPool, open_sockets
 from processes import agent_of, descendants, descriptors, is_alive, listeners, wait_until
+
+# A shell that starts tests in the background has them ignore interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+_SLOW = re.compile(r"^pytestmark = .*\bpytest\.mark\.slow\b", re.MULTILINE)
 
 
 def children() -> set[int]:
@@ -47,7 +55,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """What is slow as a whole is not even imported for the quick tests: imports decide what workers load."""
     if config.getoption("markexpr") != "not slow" or collection_path.suffix != ".py":
         return None
-    return "\npytestmark = pytest.mark.slow\n" in collection_path.read_text() or None
+    return bool(_SLOW.search(collection_path.read_text())) or None
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -74,8 +82,15 @@ def no_residue(ranks: RankPool) -> Iterator[None]:
     yield
     strangers = {pid for pid in children() - before - ranks.pids() if not is_helper(pid)}
     assert not strangers, f"processes are left: {sorted(strangers)}"
-    assert not shared_memory() - memory, "something is left in /dev/shm"
-    if has_spark():  # py4j keeps its connections to the JVM as it likes.
+    # What tests of another file, beside this one, have there is gone soon.
+    deadline = time.monotonic() + 30
+    names = shared_memory() - memory
+    while names and time.monotonic() < deadline:
+        time.sleep(0.01)
+        names &= shared_memory()
+    assert not names, f"left in /dev/shm: {sorted(names)}"
+    # py4j keeps its connections to the JVM as it likes, and the client of HDFS those to its servers.
+    if has_spark() or "hdfs_native" in sys.modules:
         return
     # A group that failed may still be held by the traceback of its error, or by a thread that ends.
     deadline = time.monotonic() + 5
@@ -105,6 +120,16 @@ def private_env(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
+def context() -> Iterator[None]:
+    """A context of two cores for a whole file."""
+    import orca
+
+    orca.init_orca_context("local", cores=2)
+    yield
+    orca.stop_orca_context()
+
+
+@pytest.fixture(scope="module")
 def local_context() -> Iterator[None]:
     """A context for a whole file; its time limits are a tenth of the usual ones."""
     import orca
@@ -128,11 +153,11 @@ def no_growth(local_context: None) -> Iterator[None]:
     yield
     agent = agent_of(os.getpid())
     gc.collect()  # A traceback that holds an error that holds results.
-    wait_until(lambda: descriptors() <= before, 5, "the driver's descriptors are closed")
-    wait_until(lambda: not listeners(descendants(agent)), 5, "no worker listens")
+    wait_until(lambda: descriptors() <= before, "the driver's descriptors are closed")
+    wait_until(lambda: not listeners(descendants(agent)), "no worker listens")
 
     def workers() -> int:
         return len([pid for pid in descendants(agent) if is_alive(pid)]) - 1
 
     # Three a worker and a nursery, and a few of its own.
-    wait_until(lambda: descriptors(agent) <= 3 * (workers() + 1) + 12, 5, "the agent's, too")
+    wait_until(lambda: descriptors(agent) <= 3 * (workers() + 1) + 12, "the agent's, too")

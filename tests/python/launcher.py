@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import time
@@ -26,7 +27,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-__all__ = ["RankError", "RankPool", "open_sockets", "plain"]
+__all__ = ["RankError", "RankPool", "free_port", "open_sockets", "plain"]
 
 GRACE_SECONDS = 15.0
 
@@ -48,6 +49,16 @@ class Task:
     options: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     arguments: dict[str, Any] = field(default_factory=dict)
+
+
+def free_port() -> int:
+    """A port that nobody has, of those that the system gives to nobody who asks for any."""
+    for attempt in range(1000):
+        port = 10000 + (os.getpid() * 31 + attempt) % 20000
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RankError("no port of 127.0.0.1 is free: end what listens on 10000 to 29999")
 
 
 def plain(value: Any) -> Any:

@@ -26,6 +26,8 @@ import pytest
 import orca
 from orca.automl import hp
 from orca.automl.auto_estimator import AutoEstimator
+from orca.automl.model.base_keras_model import KerasBaseModel, KerasModelBuilder
+from orca.automl.search import SearchEngineFactory
 from orca.data import XShards
 from orca.errors import FailedPreconditionError, InvalidArgumentError
 
@@ -165,6 +167,13 @@ def check_paused_trials_keep_weights_and_momentum() -> None:
             assert [value for _, value in trial.reports] == pytest.approx(expected, rel=1e-3)
 
 
+HALF_CLONED = {
+    "quantile_fraction": 0.5,
+    "synch": True,
+    "hyperparam_mutations": {"lr": [0.0, 0.1]},
+}
+
+
 def check_clones_take_over_weights() -> None:
     est = auto("pbt", weight)
     est.fit(
@@ -174,12 +183,7 @@ def check_clones_take_over_weights() -> None:
         search_space={"lr": hp.grid_search([0.0, 0.1])},
         n_sampling=2,
         scheduler="pbt",
-        scheduler_params={
-            "perturbation_interval": 2,
-            "quantile_fraction": 0.5,
-            "synch": True,
-            "hyperparam_mutations": {"lr": [0.0, 0.1]},
-        },
+        scheduler_params=HALF_CLONED | {"perturbation_interval": 2},
         seed=5,
     )
     assert [trial.reports[-1][0] for trial in est.trials] == [6] * 4
@@ -191,6 +195,23 @@ def check_clones_take_over_weights() -> None:
         if before == 1.0 and after < 0.6
     ]
     assert len(jumps) == 2
+
+
+def check_clones_of_models_that_learn_their_shape_from_rows() -> None:
+    est = auto("unbuilt")
+    est.fit(
+        rows(),
+        epochs=4,
+        validation_data=rows(8),
+        metric="mse",
+        search_space={"lr": hp.grid_search([0.0, 0.1])},
+        n_sampling=2,
+        scheduler="pbt",
+        scheduler_params=HALF_CLONED | {"perturbation_interval": 1},
+        seed=5,
+    )
+    assert [trial.state for trial in est.trials] == ["finished"] * 4, est.trials
+    assert sum(trial.clones for trial in est.trials) > 1
 
 
 # --- what is measured
@@ -336,6 +357,105 @@ def check_frames_of_spark() -> None:
     assert np.mean((found - y) ** 2) == pytest.approx(est.get_best_trial().value, rel=1e-4)
 
 
+# --- models by hand, and the old engine
+
+
+def check_a_built_model_trains_as_plain_keras_does() -> None:
+    import keras
+    import tensorflow as tf
+
+    data, held = rows(), rows(50, 1)
+    built = (4,)
+    config = {"lr": 0.05, "batch_size": 96}  # A batch has all rows: their order is nothing.
+    model = KerasModelBuilder(momentum).build(config)
+    plain = momentum(config)
+    model.model.build((None, *built))
+    plain.build((None, *built))
+    plain.set_weights(model.model.get_weights())
+    plain.fit(*data, batch_size=96, epochs=3, verbose=0)
+    found = model.fit_eval(data, held, epochs=2, metric="mean_squared_error")
+    assert set(found) == {"mean_squared_error"}
+    dataset = tf.data.Dataset.from_tensor_slices(data).batch(96)
+    found = model.fit_eval(lambda config: dataset, held, metric="mse")
+    expected = plain.predict(held[0], verbose=0)
+    np.testing.assert_allclose(model.predict(held[0], batch_size=7), expected, rtol=1e-5, atol=1e-6)
+    error = np.mean((expected[:, 0] - held[1]) ** 2)
+    assert found["mse"] == pytest.approx(error, rel=1e-5)
+    assert model.evaluate(*held, multioutput="uniform_average") == pytest.approx([error], rel=1e-5)
+    # Momentum is part of the file: both go on in the same way.
+    model.save(FOLDER / "model.ckpt")
+    again = KerasModelBuilder(momentum).build_from_ckpt(str(FOLDER / "model.ckpt"))
+    assert again.config == config
+    for each in (model, again):
+        each.fit_eval(data, held)
+    plain.fit(*data, batch_size=96, verbose=0)
+    expected = plain.predict(held[0], verbose=0)
+    for each in (model, again):
+        np.testing.assert_allclose(each.predict(held[0]), expected, rtol=1e-5, atol=1e-6)
+    own = model.fit_eval(
+        data, held, metric_func=lambda truth, got: float(np.abs(truth - got).max())
+    )
+    assert list(own) == ["<lambda>"]
+    # Without validation data: the loss of the training rows before the step.
+    before = float(np.mean((model.predict(data[0])[:, 0] - data[1]) ** 2))
+    assert model.fit_eval(data) == pytest.approx({"loss": before}, rel=1e-4)
+    # Dropout draws when it is asked to.
+    noisy = KerasModelBuilder(deep).build({"lr": 0.01})
+    keras.utils.set_random_seed(1)
+    first, second = (noisy.predict(held[0], mc=True) for _ in range(2))
+    assert not np.allclose(first, second)
+    np.testing.assert_array_equal(noisy.predict(held[0]), noisy.predict(held[0]))
+
+
+def momentum(config: dict[str, Any]) -> Any:
+    import keras
+
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(loss="mse", optimizer=keras.optimizers.SGD(config["lr"], 0.9), metrics=["mse"])
+    return model
+
+
+def check_the_engine_searches_models_of_keras() -> None:
+    data, held = rows(), rows(50, 1)
+    engine = SearchEngineFactory.create_engine(logs_dir=str(FOLDER), name="engine")
+    builder = KerasModelBuilder(deep)
+    engine.compile(
+        data,
+        builder,
+        "min",
+        epochs=2,
+        validation_data=held,
+        metric="mse",
+        search_space={"lr": hp.grid_search([1e-6, 0.05]), "batch_size": 16},
+    )
+    analysis = engine.run()
+    assert [trial.status for trial in analysis.trials] == ["TERMINATED"] * 2
+    assert analysis.best_config == {"lr": 0.05, "batch_size": 16}
+    best = engine.get_best_trial()
+    model = builder.build(best.config)
+    model.restore(best.model_path)
+    value = next(t for t in analysis.trials if t.config == best.config).last_result["best_mse"]
+    assert model.evaluate(*held, multioutput="uniform_average") == pytest.approx([value], rel=1e-5)
+
+
+def check_a_built_model_says_what_is_wrong() -> None:
+    with pytest.raises(InvalidArgumentError, match="cannot be called"):
+        KerasModelBuilder("linear")  # type: ignore[arg-type]
+    with pytest.raises(FailedPreconditionError, match="fit_eval or restore"):
+        KerasBaseModel(linear).predict(rows()[0])
+    model = KerasModelBuilder(linear).build({"lr": 0.1, "what": object()})
+    for data, more, message in (
+        (rows(), {"epochs": 0}, "epochs 0"),
+        (rows()[0], {}, r"return a tf.data.Dataset of \(x, y\), or \(x, y\)"),
+        (rows(), {"metric": "auc"}, "but not with the metric 'auc'"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=message):
+            model.fit_eval(data, **more)
+    with pytest.raises(InvalidArgumentError, match=r"cannot be written.*use numbers"):
+        model.save(FOLDER / "bad.ckpt")
+    assert not (FOLDER / "bad.ckpt").exists()
+
+
 # --- threads, failures and bad calls
 
 
@@ -377,7 +497,7 @@ def check_failed_trials_are_kept_and_never_win() -> None:
         "dies": "SIGKILL",
         "nothing": "You must create a Keras 3 model in model_creator; it returned a builtins.NoneType",
         "plain": "is not compiled",
-        "nan": "in epoch",
+        "nan": "not finite",
     }
     est = auto("failures", creator)
     space = {"how": hp.grid_search([*said, "well"])}
@@ -393,11 +513,50 @@ def check_failed_trials_are_kept_and_never_win() -> None:
         est.fit(rows(), validation_data=rows(), search_space={"how": "raises"})
 
 
+def check_what_the_last_step_ruined_never_wins() -> None:
+    def creator(config: dict[str, Any]) -> Any:
+        import keras
+
+        layers = [keras.layers.Input((4,)), keras.layers.Dense(2, "softmax")]
+        model = keras.Sequential(layers)
+        loss = keras.losses.SparseCategoricalCrossentropy()
+        rate = keras.optimizers.SGD(config["lr"])
+        model.compile(loss=loss, optimizer=rate, metrics=["accuracy"])
+        return model
+
+    data = rows(40)[0], np.array([1, 1] + 38 * [0])
+    space = {"lr": hp.grid_search([1e39, 1e-6]), "batch_size": 40}
+
+    def zeros(truth: Any, found: Any) -> float:
+        return float(np.mean(truth == np.argmax(found, axis=1)))
+
+    for name, metric, validation in (
+        ("compiled", "accuracy", data),
+        ("function", zeros, data),
+        ("training", "accuracy", None),
+    ):
+        est = auto(f"ruined-{name}", creator)
+        est.fit(
+            data,
+            validation_data=validation,
+            metric=metric,
+            metric_mode="max",
+            search_space=space,
+            retries=3,
+        )
+        assert [trial.state for trial in est.trials] == ["failed", "finished"], name
+        assert est.trials[0].retries == 0
+        assert "not finite" in est.trials[0].error
+        assert est.get_best_config()["lr"] == 1e-6
+
+
 def check_bad_calls_say_what_is_wrong() -> None:
     import tensorflow as tf
 
     with pytest.raises(InvalidArgumentError, match="cannot be called"):
         auto("bad", 3)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match=r"model_creator is a model, a .*f\(config\)"):
+        auto("bad", linear({"lr": 0.1}))
     est = auto("bad")
     good: dict[str, Any] = {"validation_data": rows(8), "metric": "mse", "search_space": RATES}
     dataset = tf.data.Dataset.from_tensor_slices(rows(8))

@@ -3,41 +3,38 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import orca
 from orca.adapters.torch.tuning import TorchData, _Noting
 from orca.automl import hp
 from orca.automl.auto_estimator import AutoEstimator
+from orca.automl.model.base_pytorch_model import PytorchModelBuilder
+from orca.automl.search import SearchEngineFactory
+from orca.data import XShards
+from orca.errors import FailedPreconditionError, InvalidArgumentError
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("context")]
 WORKERS = 2
-
-
-@pytest.fixture(scope="module", autouse=True)
-def context() -> Iterator[None]:
-    orca.init_orca_context("local", cores=WORKERS)
-    yield
-    orca.stop_orca_context()
 
 
 def search(folder: Path, data: Any, space: dict[str, Any], **changes: Any) -> AutoEstimator:
     est = AutoEstimator.from_torch(
         model_creator=changes.pop("model", lambda config: nn.Linear(4, 1)),
         optimizer="SGD",
-        loss=nn.MSELoss(),
+        loss=changes.pop("loss", nn.MSELoss()),
         logs_dir=str(folder),
         name=changes.pop("name", "test"),
     )
-    est.fit(data, validation_data=data, metric="mse", search_space=space, **changes)
+    given = {"validation_data": data, "metric": "mse", "search_space": space} | changes
+    est.fit(data, **given)
     return est
 
 
@@ -193,7 +190,135 @@ def test_loaders_with_a_state_are_not_shared(tmp_path: Path) -> None:
             loader.dataset, batch_size=16, shuffle=True, generator=torch.Generator().manual_seed(1)
         )
 
-    made = TorchData(creator, nn.MSELoss(), {}).of({"batch_size": 16})
+    made = TorchData(creator, {}).source({"batch_size": 16}, has_classes=False).loader
     assert made({}, 1) is not made({}, 1)
-    made = TorchData(Creator(folder), nn.MSELoss(), {}).of({"batch_size": 16})
+    made = TorchData(Creator(folder), {}).source({"batch_size": 16}, has_classes=False).loader
     assert made({}, 1) is made({}, 1)
+
+
+def columns() -> dict[str, np.ndarray]:
+    x = np.random.default_rng(2).normal(size=(64, 4))
+    return {"x": x, "y": x @ np.array([1.0, -2.0, 0.5, 0.0]) + 1.0}
+
+
+def kinds(rows: dict[str, np.ndarray]) -> dict[str, tuple[Any, dict[str, Any]]]:
+    """The same rows in all ways, and what ``fit`` takes with them."""
+    names = {"feature_cols": "x", "label_cols": "y"}
+    frame = pd.DataFrame({"x": list(rows["x"]), "y": rows["y"]})
+    return {
+        "tuple": ((rows["x"], rows["y"]), {}),
+        "dict": (rows, {}),
+        "shards": (XShards.partition(rows, num_shards=2), {}),
+        "frame": (frame, names),
+    }
+
+
+@pytest.mark.parametrize("is_class", [False, True])
+def test_rows_of_all_kinds_give_the_same_trial(is_class: bool, tmp_path: Path) -> None:
+    rows = columns()
+    changes: dict[str, Any] = {}
+    if is_class:
+        rows["y"] = (rows["y"] > 0).astype(np.int32)
+        changes = {
+            "metric": "accuracy",
+            "loss": nn.CrossEntropyLoss(),
+            "model": lambda config: nn.Linear(4, 2),
+        }
+    found = {}
+    for name, (data, more) in kinds(rows).items():
+        space = {"lr": 0.1, "batch_size": 64}
+        est = search(tmp_path, data, space, name=name, epochs=5, seed=1, **changes, **more)
+        found[name] = est.trials[0].reports
+    assert len(set(map(str, found.values()))) == 1, found
+
+
+def test_one_column_of_numbers_is_a_feature(tmp_path: Path) -> None:
+    rows = columns()
+    frame = pd.DataFrame({"x": rows["x"][:, 1], "y": rows["x"][:, 1] * 3})
+    est = search(
+        tmp_path,
+        frame,
+        {"lr": 0.1, "batch_size": 16},
+        model=lambda config: nn.Linear(1, 1),
+        feature_cols="x",
+        label_cols="y",
+        epochs=20,
+    )
+    assert est.get_best_model().weight.item() == pytest.approx(3, abs=0.05)
+
+
+@pytest.mark.parametrize("kind", ["tuple", "shards", "frame"])
+def test_creators_find_the_sizes_of_the_data_then_and_later(kind: str, tmp_path: Path) -> None:
+    data, more = kinds(columns())[kind]
+
+    def model(config: dict[str, Any]) -> nn.Module:
+        return nn.Linear(config["input_feature_num"], config["output_feature_num"])
+
+    space = {"lr": hp.choice([0.01]), "batch_size": 16}
+    for count in (1, 2):
+        est = search(
+            tmp_path, data, space, model=model, n_sampling=count, resume="auto", seed=1, **more
+        )
+        assert est.get_best_model().weight.shape == (1, 4)
+        assert est.get_best_config() == {"lr": 0.01, "batch_size": 16}
+    builder = PytorchModelBuilder(model, "SGD", "MSELoss")
+    engine = SearchEngineFactory.create_engine(backend="ray", logs_dir=str(tmp_path), name="engine")
+    engine.compile(
+        data,
+        builder,
+        validation_data=data,
+        metric="mse",
+        search_space=space,
+        metric_mode="min",
+        **more,
+    )
+    engine.run()
+    best = engine.get_best_trial()
+    built = builder.build(best.config)
+    built.restore(best.model_path)
+    assert built.model.weight.shape == (1, 4)
+
+
+@pytest.mark.parametrize("how", ["instance", "name", "creator"])
+def test_labels_stay_integers_however_the_loss_is_given(how: str, tmp_path: Path) -> None:
+    loss = {
+        "instance": nn.CrossEntropyLoss(),
+        "name": "CrossEntropyLoss",
+        "creator": lambda config: nn.CrossEntropyLoss(label_smoothing=config["smooth"]),
+    }[how]
+    rows = columns()
+    data = rows["x"], (rows["y"] > 0).astype(np.int64)
+    given: dict[str, Any] = {"model": lambda config: nn.Linear(4, 2), "metric": "accuracy"}
+    space = {"lr": 0.1, "batch_size": 16, "smooth": hp.grid_search([0.0, 0.1])}
+    est = search(tmp_path, data, space, loss=loss, **given)
+    assert [trial.state for trial in est.trials] == ["finished", "finished"]
+    built = PytorchModelBuilder(given["model"], "SGD", loss).build({"smooth": 0.0, "lr": 0.1})
+    assert built.fit_eval(data, data, metric="accuracy", batch_size=16, epochs=5)["accuracy"] > 0.7
+
+
+def test_a_creator_may_take_losses_of_classes_and_of_values(tmp_path: Path) -> None:
+    rows = columns()
+    data = rows["x"], (rows["y"] > 0).astype(np.int64)
+    est = search(
+        tmp_path,
+        data,
+        {"lr": 0.1, "batch_size": 16, "outputs": hp.grid_search([1, 2])},
+        model=lambda config: nn.Linear(4, config["outputs"]),
+        loss=lambda config: nn.MSELoss() if config["outputs"] == 1 else nn.CrossEntropyLoss(),
+        metric="accuracy",
+        epochs=3,
+    )
+    assert [trial.state for trial in est.trials] == ["finished", "finished"]
+
+
+def test_models_and_rows_in_the_place_of_creators_are_told(tmp_path: Path) -> None:
+    space = {"lr": 0.1, "batch_size": 16}
+    data = columns()["x"], columns()["y"]
+    with pytest.raises(InvalidArgumentError, match=r"model_creator is a model, a Linear.*lambda"):
+        search(tmp_path, data, space, model=nn.Linear(4, 1))
+    with pytest.raises(FailedPreconditionError, match=r"tuple of arrays; return a .*DataLoader"):
+        search(tmp_path, lambda config: data, space)
+    with pytest.raises(FailedPreconditionError, match=r"NoneType; return a .*DataLoader"):
+        search(tmp_path, lambda config: None, space, name="nothing")
+    with pytest.raises(FailedPreconditionError, match=r"DataFrame; return a .*DataLoader"):
+        search(tmp_path, lambda config: pd.DataFrame({"x": data[1]}), space, name="frame")

@@ -121,6 +121,6 @@ AutoEstimator.from_keras(model_creator=print)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stderr.endswith(
-        "ImportError: AutoEstimator.from_keras needs TensorFlow 2.21 with Keras 3; run: pip install "
+        "ImportError: Models of Keras need TensorFlow 2.21 with Keras 3; run: pip install "
         "'tensorflow>=2.21'\n"
     )

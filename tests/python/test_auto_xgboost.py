@@ -7,7 +7,7 @@ import json
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +17,13 @@ import pytest
 import sklearn.metrics
 import xgboost
 
-import orca
 from orca.automl import hp
 from orca.automl.xgboost import AutoXGBClassifier, AutoXGBRegressor
 from orca.automl.xgboost.XGBoost import XGBoost, XGBoostModelBuilder
 from orca.data import XShards
 from orca.errors import FailedPreconditionError, InvalidArgumentError
 
-
-@pytest.fixture(scope="module", autouse=True)
-def context() -> Iterator[None]:
-    orca.init_orca_context("local", cores=2)
-    yield
-    orca.stop_orca_context()
+pytestmark = pytest.mark.usefixtures("context")
 
 
 def rows(count: int = 200, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -140,6 +134,31 @@ def test_metrics_of_xgboost_of_evaluator_and_functions(
     assert json.loads(line)[name] == best.value
 
 
+@pytest.mark.parametrize("of", [2, 3])
+@pytest.mark.parametrize("metric", ["error", "merror", "logloss", "mlogloss"])
+def test_metrics_of_classes_are_those_of_any_number_of_them(
+    metric: str, of: int, tmp_path: Path
+) -> None:
+    data, held = classes(of=of), classes(100, seed=1, of=of)
+    model = XGBoost("classifier", {"n_estimators": 5, "max_depth": 2})
+    found = model.fit_eval(data, held, metric=metric)
+    if metric.endswith("error"):
+        truth = 1 - sklearn.metrics.accuracy_score(held[1], model.predict(held[0]))
+    else:
+        truth = sklearn.metrics.log_loss(held[1], model.model.predict_proba(held[0]))
+    assert found == {metric: pytest.approx(truth, rel=1e-5)}
+    est = AutoXGBClassifier(logs_dir=str(tmp_path), n_estimators=5)
+    est.fit(data, validation_data=held, metric=metric, search_space={"max_depth": 2})
+    assert est.get_best_trial().value == found[metric]
+
+
+def test_a_threshold_is_of_two_classes() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"'error@0.7' is of two classes, and y has 3"):
+        XGBoost("classifier", {"n_estimators": 2}).fit_eval(
+            classes(of=3), classes(50, of=3), metric="error@0.7"
+        )
+
+
 def create(count: int, config: dict[str, Any], seed: int = 0) -> tuple[Any, Any]:
     x, y = rows(count, seed)
     return x[:, config["features"]], y
@@ -222,7 +241,29 @@ def test_a_trial_that_fails_never_wins_and_unused_names_are_told(
     assert sum("'widht' of search_space" in record.message for record in caplog.records) == 1
 
 
+def test_names_that_are_near_to_parameters_are_typos(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"n_estimator.*did you mean 'n_estimators'"):
+        AutoXGBRegressor(logs_dir=str(tmp_path), n_estimator=5)
+    with pytest.raises(InvalidArgumentError, match=r"'max_bins'.*did you mean 'max_bin'"):
+        XGBoostModelBuilder("regressor", 1, max_bins=5)
+    est = AutoXGBRegressor(logs_dir=str(tmp_path), n_estimators=5, name="t", purpose="a test")
+    given: dict[str, Any] = {"validation_data": rows(50), "metric": "rmse"}
+    for name, near in (("max_dept", "max_depth"), ("max_dept_float", "max_depth"), ("gama", "gam")):
+        space = {name: hp.uniform(1.0, 3.0), "subsample": 0.5}
+        said = f"search_space: '{name.removesuffix('_float')}' .*did you mean '{near}"
+        with pytest.raises(InvalidArgumentError, match=said):
+            est.fit(rows(), search_space=space, **given)
+    assert not list(tmp_path.iterdir())
+    # It may be the creator's own.
+    with caplog.at_level(logging.WARNING, "orca"):
+        est.fit(lambda config: rows(), search_space={"max_dept": hp.choice([1])}, **given)
+    assert sum("did you mean 'max_depth'" in record.message for record in caplog.records) == 1
+
+
 def test_bad_calls_say_what_is_wrong(tmp_path: Path) -> None:
+    lock = threading.Lock()
     est = AutoXGBRegressor(logs_dir=str(tmp_path))
     good: dict[str, Any] = {"validation_data": rows(50), "search_space": {"n_estimators": 2}}
     for data, changes, message in (
@@ -233,13 +274,23 @@ def test_bad_calls_say_what_is_wrong(tmp_path: Path) -> None:
         ((np.zeros(3), np.zeros(3)), {}, "takes a table"),
         ((np.zeros((3, 1)), np.zeros(2)), {}, "x has 3 rows, y has 2"),
         (frame(9, 0), {}, "feature_cols must be provided"),
+        (lambda config: str(lock), {}, "data.*cannot be sent"),
+        (rows(), {"metric": lambda a, b: str(lock), "mode": "min"}, "metric.*cannot be sent"),
     ):
         with pytest.raises(InvalidArgumentError, match=message):
             est.fit(data, **(good | changes))
-    with pytest.raises(InvalidArgumentError, match="cpu"):
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(InvalidArgumentError, match="cpus_per_trial 0 is not"):
         AutoXGBRegressor(cpus_per_trial=0)
     with pytest.raises(InvalidArgumentError, match="model_type can only be"):
         XGBoostModelBuilder("forest")
+
+
+def test_a_creator_that_returns_no_rows_hears_what_to_return() -> None:
+    for made in (None, rows()[0], (*rows(), 3)):
+        said = rf"a {type(made).__name__}.*return \(x, y\)"
+        with pytest.raises(InvalidArgumentError, match=said):
+            XGBoost().fit_eval(lambda config, made=made: made, rows(9))
 
 
 def test_the_model_of_a_trial_by_itself(tmp_path: Path) -> None:
@@ -258,6 +309,12 @@ def test_the_model_of_a_trial_by_itself(tmp_path: Path) -> None:
     np.testing.assert_array_equal(model.predict(held[0]), found)
     (error,) = model.evaluate(held[0], held[1][:, None], ["mae"])
     assert error == pytest.approx(sklearn.metrics.mean_absolute_error(held[1], found))
+    both = model.evaluate(held[0], held[1], ["mae", sklearn.metrics.mean_absolute_error])
+    np.testing.assert_allclose(both, [error, error])
+    for one in ("mae", sklearn.metrics.mean_absolute_error):  # No list around it.
+        np.testing.assert_allclose(model.evaluate(held[0], held[1][:, None], one), [error])
+    assert model.fit_eval(data, held, metric=wrong) == {"wrong": 1.0}
+    model.fit_eval(data, held)
     model.save(tmp_path / "model")
     again = XGBoost()
     again.restore(tmp_path / "model")
@@ -269,16 +326,6 @@ def test_the_model_of_a_trial_by_itself(tmp_path: Path) -> None:
         metric="mae",
     )
     assert made["mae"] > 0
-
-
-@pytest.mark.parametrize("root", ["bigdl", "zoo"])
-def test_the_old_roots_have_it(root: str) -> None:
-    import importlib
-
-    assert importlib.import_module(f"{root}.orca.automl.xgboost").AutoXGBRegressor is (
-        AutoXGBRegressor
-    )
-    assert importlib.import_module(f"{root}.orca.automl.xgboost.XGBoost").XGBoost is XGBoost
 
 
 def test_the_example_runs(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 import logging
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,9 @@ from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_g
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import orca
 from orca.automl import hp
 from orca.automl.mirror import Mirror
+from orca.automl.model.base_keras_model import KerasModelBuilder
 from orca.automl.model.base_pytorch_model import PytorchBaseModel, PytorchModelBuilder
 from orca.automl.search import SearchEngineFactory
 from orca.automl.search.ray_tune import RayTuneSearchEngine
@@ -33,12 +32,7 @@ from orca.automl.xgboost.XGBoost import XGBoostModelBuilder
 from orca.data import file
 from orca.errors import FailedPreconditionError, InvalidArgumentError
 
-
-@pytest.fixture(scope="module", autouse=True)
-def context() -> Iterator[None]:
-    orca.init_orca_context("local", cores=2)
-    yield
-    orca.stop_orca_context()
+pytestmark = pytest.mark.usefixtures("context")
 
 
 def rows(count: int = 100, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -296,6 +290,19 @@ def test_the_engine_searches_models_of_torch(tmp_path: Path) -> None:
     assert (tmp_path / "e_leaderboard").is_dir()
 
 
+def test_the_engine_says_why_there_is_no_best_trial(tmp_path: Path) -> None:
+    engine = SearchEngineFactory.create_engine("ray", str(tmp_path), name="none")
+    builder = XGBoostModelBuilder("regressor", 1, n_estimators=2)
+    space = {"tree_method": hp.grid_search(["none", "no"])}
+    engine.compile(rows(), builder, "min", validation_data=rows(50, 1), search_space=space)
+    said = r"(?s)2 of 2 trials failed; the first one, trial 0:.*'none'"
+    with pytest.raises(FailedPreconditionError, match=said):
+        engine.run()
+    with pytest.raises(FailedPreconditionError, match=said):
+        engine.get_best_trial()
+    assert engine.get_best_trials(3) == []
+
+
 def test_the_engine_searches_trees(tmp_path: Path) -> None:
     engine = SearchEngineFactory.create_engine("ray", str(tmp_path), name="trees")
     builder = XGBoostModelBuilder("regressor", 1, n_estimators=5)
@@ -396,12 +403,11 @@ def test_onnx_gives_the_same_or_says_what_is_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("root", ["bigdl", "zoo"])
-def test_the_old_roots_have_all_of_it(root: str) -> None:
-    for module, name, ours in (
-        ("search", "SearchEngineFactory", SearchEngineFactory),
-        ("search.ray_tune", "RayTuneSearchEngine", RayTuneSearchEngine),
+def test_the_old_roots_have_what_is_no_search(root: str) -> None:
+    for module, name, ours in (  # test_automl_roots.py has the searches.
         ("search.tensorboardlogger", "TensorboardLogger", TensorboardLogger),
         ("model.base_pytorch_model", "PytorchModelBuilder", PytorchModelBuilder),
+        ("model.base_keras_model", "KerasModelBuilder", KerasModelBuilder),
         ("pytorch_utils", "LR_NAME", "lr"),
     ):
         assert getattr(importlib.import_module(f"{root}.orca.automl.{module}"), name) is ours

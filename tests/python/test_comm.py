@@ -229,10 +229,8 @@ def test_connect_refuses_what_cannot_work(tmp_path: Path) -> None:
 
 
 def test_a_missing_rank_is_named() -> None:
-    begin = time.monotonic()
     with pytest.raises(WaitTimeoutError, match="1"):
         Communicator.connect(0, 2, store=Store.memory(), connect_timeout=0.5)
-    assert time.monotonic() - begin < 5
 
 
 def test_a_mismatch_is_told_to_both() -> None:

@@ -25,16 +25,9 @@ from orca.learn.pytorch import Estimator
 from orca.learn.pytorch.callbacks import Callback, MainCallback
 from orca.learn.trigger import SeveralIteration
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("context")]
 ROWS, BATCH, CLASSES = 83, 20, 5  # The last step has 3 rows.
 STEPS = -(-ROWS // BATCH)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def context() -> Iterator[None]:
-    orca.init_orca_context("local", cores=2)
-    yield
-    orca.stop_orca_context()
 
 
 class LeNet(nn.Module):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,7 @@ from orca.learn.pytorch import Estimator
 estimator = checks.estimator
 
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module", autouse=True)
-def context() -> Iterator[None]:
-    orca.init_orca_context("local", cores=2)
-    yield
-    orca.stop_orca_context()
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("context")]
 
 
 def assert_same_weights(found: nn.Module, expected: nn.Module, tolerance: float) -> None:

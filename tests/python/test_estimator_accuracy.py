@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import checks_estimator as checks
-import orca
 from orca.learn.metrics import Accuracy
 from orca.learn.pytorch import Estimator
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module", autouse=True)
-def context() -> Iterator[None]:
-    orca.init_orca_context("local", cores=2)
-    yield
-    orca.stop_orca_context()
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("context")]
 
 
 class LeNet(nn.Module):

@@ -24,18 +24,11 @@ import checks_estimator as checks
 import orca
 from processes import wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("context")]
 
 ROOTS = ["zoo", "bigdl"]
 ENGINE = "bigdl"
 OTHERS = ["torch_distributed", "ray", "spark", "horovod"]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def context() -> Iterator[None]:
-    orca.init_orca_context("local", cores=2)
-    yield
-    orca.stop_orca_context()
 
 
 @pytest.fixture(params=ROOTS)
@@ -846,7 +839,7 @@ def test_a_bar_shows_every_epoch(root: str, capfd: pytest.CaptureFixture[str]) -
         said += capfd.readouterr().err
         return all(text in said for text in ("epoch 1/2", "epoch 2/2", "3batch", "loss="))
 
-    wait_until(is_shown, 10, "the bars are shown")
+    wait_until(is_shown, "the bars are shown")
 
 
 def log_records(data: bytes) -> Iterator[bytes]:
@@ -890,7 +883,7 @@ def test_statistics_go_to_weights_and_biases(root: str, tmp_path: Path) -> None:
     est = estimator(root)
     stats = est.fit(checks.rows(24), epochs=2, batch_size=job_batch(root, 8), callbacks=[logger])
     # Another process writes the file.
-    wait_until(lambda: len(logged(tmp_path)[0]) == 2, 20, "both epochs are in the file")
+    wait_until(lambda: len(logged(tmp_path)[0]) == 2, "both epochs are in the file")
     losses, config = logged(tmp_path)
     assert losses == pytest.approx([epoch["train_loss"] for epoch in stats], rel=1e-6)
     assert config["shuffle"] == "false"

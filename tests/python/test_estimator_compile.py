@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +11,9 @@ import torch
 from torch import nn
 
 import checks_estimator as checks
-import orca
 from orca.learn.metrics import Accuracy
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module", autouse=True)
-def context() -> Iterator[None]:
-    orca.init_orca_context("local", cores=2)
-    yield
-    orca.stop_orca_context()
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("context")]
 
 
 class Inside(nn.Module):

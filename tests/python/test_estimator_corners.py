@@ -26,14 +26,7 @@ from orca.learn.pytorch.callbacks.maxsteps import MaxstepsCallback
 from orca.learn.pytorch.training_operator import TrainingOperator
 from orca.learn.trigger import SeveralIteration
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module", autouse=True)
-def context() -> Iterator[None]:
-    orca.init_orca_context("local", cores=2)
-    yield
-    orca.stop_orca_context()
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("context")]
 
 
 def estimator(workers: int = 2, **changes: Any) -> Any:

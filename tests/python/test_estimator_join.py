@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 SCRIPT = Path(__file__).with_name("scripts_join.py")
 HOSTS = 3  # the driver and two agents

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +33,7 @@ from orca.learn.pytorch.callbacks.tensorboard import TensorBoardCallback
 from orca.learn.pytorch.training_operator import TrainingOperator
 from orca.learn.trigger import SeveralIteration
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module", autouse=True)
-def context() -> Iterator[None]:
-    orca.init_orca_context("local", cores=2)
-    yield
-    orca.stop_orca_context()
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("context")]
 
 
 def estimator(workers: int = 2, **changes: Any) -> Any:

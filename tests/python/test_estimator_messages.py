@@ -6,7 +6,6 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +23,7 @@ from orca.errors import InvalidArgumentError, WorkerFailedError
 from orca.learn.pytorch.callbacks import Callback, MainCallback
 from orca.learn.pytorch.training_operator import TrainingOperator
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module", autouse=True)
-def context() -> Iterator[None]:
-    orca.init_orca_context("local", cores=2)
-    yield
-    orca.stop_orca_context()
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("context")]
 
 
 def message(action: Any) -> str:
@@ -199,9 +191,7 @@ def test_batches_of_other_shapes_on_another_rank_are_named(operator: Any) -> Non
         return DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=batch_size)
 
     est = checks.estimator(2, training_operator_cls=operator)
-    begin = time.monotonic()
     text = message(lambda: est.fit(creator, batch_size=4))
-    assert time.monotonic() - begin < 20
     assert (
         "rank 1 was at its rows 2 and 3: float64 (*, 6), int64 (*,); rank 0's first batch" in text
     )

@@ -6,7 +6,6 @@ import io
 import pickle
 import shutil
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,8 @@ import torch
 from torch import nn
 
 import checks_estimator as checks
-import orca
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("context")]
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 OF_BIGDL, OF_ZOO = GOLDEN / "bigdl-2.4.0", GOLDEN / "zoo-0.11.2"
@@ -25,13 +23,6 @@ OF_BIGDL, OF_ZOO = GOLDEN / "bigdl-2.4.0", GOLDEN / "zoo-0.11.2"
 STATES = [OF_BIGDL / "spark.pt", OF_BIGDL / "ckpt" / "last.ckpt", OF_ZOO / "ray.pt"]
 PICKLES = [OF_BIGDL / "state.pkl", OF_BIGDL / "entire.pt"]
 KINDS = {"orca": ValueError, "bigdl": RuntimeError, "zoo": ValueError}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def context() -> Iterator[None]:
-    orca.init_orca_context("local", cores=2)
-    yield
-    orca.stop_orca_context()
 
 
 @pytest.fixture(params=sorted(KINDS))

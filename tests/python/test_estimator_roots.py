@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +13,13 @@ import torch
 from torch import nn
 
 import checks_estimator as checks
-import orca
 from orca.errors import InvalidArgumentError
 
 ROOT = Path(__file__).resolve().parents[2]
 BACKENDS = ["bigdl", "torch_distributed", "ray", "spark", "horovod", "Spark"]
 
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module", autouse=True)
-def context() -> Iterator[None]:
-    orca.init_orca_context("local", cores=2)
-    yield
-    orca.stop_orca_context()
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("context")]
 
 
 def estimator_of(root: str) -> Any:

@@ -12,17 +12,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import checks_estimator as checks
-import orca
 from orca.learn.trigger import SeveralIteration
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module", autouse=True)
-def context() -> Iterator[None]:
-    orca.init_orca_context("local", cores=2)
-    yield
-    orca.stop_orca_context()
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("context")]
 
 
 class Precise(torch.optim.Optimizer):

@@ -112,7 +112,7 @@ def test_a_signal_handler_cannot_train_what_is_training(tmp_path: Path) -> None:
     class Waits(Callback):
         def before_train_epoch(self, runner: Any) -> None:
             started.touch()
-            wait_until(released.exists, 60, "the handler has returned")
+            wait_until(released.exists, "the handler has returned")
 
     found: list[Exception] = []
 
@@ -124,7 +124,7 @@ def test_a_signal_handler_cannot_train_what_is_training(tmp_path: Path) -> None:
         released.touch()
 
     def send() -> None:
-        wait_until(started.exists, 60, "training has begun")
+        wait_until(started.exists, "training has begun")
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, handler)
@@ -174,7 +174,7 @@ def test_a_context_that_ends_during_a_fit_is_an_error(tmp_path: Path) -> None:
 
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         fit = pool.submit(est.fit, data, epochs=10**9, batch_size=8, callbacks=[Endless()])
-        wait_until(started.exists, 60, "training has begun")
+        wait_until(started.exists, "training has begun")
         orca.stop_orca_context()
         with pytest.raises(RuntimeError):
             fit.result(timeout=60)

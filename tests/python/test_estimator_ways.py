@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,9 @@ import orca
 from orca.learn.pytorch.callbacks import MainCallback
 from orca.learn.pytorch.training_operator import TrainingOperator
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("context")]
 
 both_ways = pytest.mark.parametrize("elementwise", [None, False], ids=["shared", "copies"])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def context() -> Iterator[None]:
-    orca.init_orca_context("local", cores=2)
-    yield
-    orca.stop_orca_context()
 
 
 def same(found: nn.Module, expected: nn.Module) -> None:

@@ -13,7 +13,7 @@ import checks_faults
 import mutants
 from checks_faults import FAULTS, MUTANTS, NOT_HERE, NOTICED
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_context")]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.usefixtures("local_context")]
 
 
 @pytest.fixture(autouse=True)

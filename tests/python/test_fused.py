@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,20 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-import orca
 from orca.learn.pytorch import Estimator
 from orca.learn.pytorch.callbacks import Callback
 from orca.learn.trigger import SeveralIteration
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("context")]
 ROWS, BATCH = 96, 8
-
-
-@pytest.fixture(scope="module", autouse=True)
-def context() -> Iterator[None]:
-    orca.init_orca_context("local", cores=2)
-    yield
-    orca.stop_orca_context()
 
 
 class Net(nn.Module):

@@ -20,18 +20,13 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
 
 
-def test_importing_orca_loads_no_framework_and_is_quick() -> None:
+def test_importing_orca_loads_no_framework() -> None:
     code = """
-import sys, time
-begin = time.perf_counter()
+import sys
 import orca
-took = time.perf_counter() - begin
-loaded = [name for name in ("torch", "numpy", "tensorflow", "pyspark", "ray") if name in sys.modules]
-print(loaded, took)
+print([name for name in ("torch", "numpy", "tensorflow", "pyspark", "ray") if name in sys.modules])
 """
-    best = min(float(python(code).stdout.split()[-1]) for _ in range(3))
-    assert best < 0.2
-    assert python(code).stdout.startswith("[]")
+    assert python(code).stdout == "[]\n"
 
 
 def test_a_missing_torch_is_told_with_the_remedy() -> None:

@@ -328,7 +328,9 @@ FORMULAS: list[tuple[schedule.Scheduler, Callable[[int], float]]] = [
 ]
 
 
-@pytest.mark.parametrize(("made", "formula"), FORMULAS, ids=lambda value: repr(value)[:40])
+@pytest.mark.parametrize(
+    ("made", "formula"), FORMULAS, ids=[repr(made)[:40] for made, _ in FORMULAS]
+)
 def test_a_schedule_drives_the_rate_of_the_optimizer(
     made: schedule.Scheduler, formula: Callable[[int], float]
 ) -> None:

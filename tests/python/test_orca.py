@@ -51,6 +51,7 @@ def test_a_mismatch_is_told_to_both(pool: RankPool, kind: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize("kind", ["blocking", "monitored", "started"])
 def test_a_barrier_names_the_missing_rank(pool: RankPool, kind: str) -> None:
     told = pool.run(checks.barrier_names_the_missing, "orca", 2, kind=kind)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,7 @@ from orca.learn.pytorch import Estimator
 from orca.learn.pytorch.callbacks import Callback
 from test_recovery import BATCH, data, two_workers
 
-
-@pytest.fixture(scope="module", autouse=True)
-def context() -> Iterator[None]:
-    orca.init_orca_context("local", cores=2)
-    yield
-    orca.stop_orca_context()
+pytestmark = pytest.mark.usefixtures("context")
 
 
 class Dies(Callback):
@@ -119,13 +113,13 @@ def test_training_goes_on_after_a_death_in_evaluate(tmp_path):
 
 def test_a_batch_that_kills_whoever_has_it_is_an_error(tmp_path, estimator):
     callbacks = [Dies(tmp_path, [(1, 2)], times=99, how=signal.SIGSEGV)]
-    match = "rank 1 died twice while it was at batch 3"
+    match = "rank 1 died three times in a row while it was at batch 3"
     with pytest.raises(WorkerFailedError, match=match):
         estimator.evaluate(data(), batch_size=BATCH, callbacks=callbacks, max_restarts=50)
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.iterdir())) == 3
     with pytest.raises(WorkerFailedError, match=match):
         estimator.predict(data()[0], batch_size=BATCH, callbacks=callbacks, max_restarts=50)
-    assert len(list(tmp_path.iterdir())) == 4
+    assert len(list(tmp_path.iterdir())) == 6
 
 
 def test_too_many_deaths_are_an_error(tmp_path, estimator):

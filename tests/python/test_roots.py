@@ -601,3 +601,26 @@ def test_validation_methods_mean_metrics(name: str) -> None:
     assert isinstance(methods.MAE().metric(), metrics.MAE)
     assert isinstance(methods.AUC(100).metric(), metrics.AUC)
     assert methods.Loss().metric() is None
+
+
+# --- submodules
+
+
+@pytest.mark.parametrize("root", ROOTS)
+def test_modules_below_a_package_need_no_import_of_their_own(root: str) -> None:
+    code = f"""
+import sys
+import {root}.orca.automl
+assert not any(name.endswith("automl.hp") for name in sys.modules)
+assert {root}.orca.automl.hp.choice([1, 2]) is not None
+assert {root}.orca.automl.hp is sys.modules["orca.automl.hp"]
+assert {root}.orca.data.pandas.read_csv
+assert {root}.orca.learn.trigger.EveryEpoch
+assert {root}.orca.learn.pytorch.callbacks
+assert not hasattr({root}.orca.learn, "tf2")
+assert not hasattr({root}.orca.automl, "nothing")
+from {root}.orca.automl import *
+print("well")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "well\n", done.stderr

@@ -19,9 +19,9 @@ import checks_run as checks
 import orca
 from orca import running
 from orca.errors import FailedPreconditionError, InvalidArgumentError, WorkerFailedError
-from processes import is_alive, pss, wait_until
+from processes import SAFETY_SECONDS, is_alive, pss, wait_until
 
-pytestmark = pytest.mark.usefixtures("no_growth")
+pytestmark = [pytest.mark.alone, pytest.mark.usefixtures("no_growth")]
 
 CPUS = len(os.sched_getaffinity(0))
 
@@ -50,7 +50,7 @@ def test_fresh_workers_end_with_their_function() -> None:
         second = orca.run(os.getpid, workers=2)
     assert warm[0] in first  # One that was there may be taken.
     assert not {*first} & {*second}
-    wait_until(lambda: not any(map(is_alive, (*first, *second))), 30, "their end")
+    wait_until(lambda: not any(map(is_alive, (*first, *second))), "their end")
     assert orca.run(os.getpid, workers=1)[0] not in (*first, *second)
 
 
@@ -293,7 +293,7 @@ def test_output_comes_with_the_rank(capsys: pytest.CaptureFixture[str]) -> None:
         err.write(more.err)
         return out.getvalue().count("\n") >= 4 and err.getvalue().count("\n") >= 2
 
-    wait_until(both_are_there, 5, "all lines")
+    wait_until(both_are_there, "all lines")
     for rank in range(2):
         mine = [line for line in out.getvalue().splitlines() if line.startswith(f"[rank {rank}] ")]
         assert mine == [f"[rank {rank}] to output", f"[rank {rank}] without an end"]
@@ -309,7 +309,7 @@ def test_much_output_comes_as_whole_lines(capsys: pytest.CaptureFixture[str]) ->
         found.extend(capsys.readouterr().out.splitlines())
         return len(found) >= len(expected)
 
-    wait_until(all_is_there, 10, "all lines")
+    wait_until(all_is_there, "all lines")
     assert found == expected
 
 
@@ -320,7 +320,7 @@ def test_log_records_come_with_rank_and_level(caplog: pytest.LogCaptureFixture) 
     def ours() -> list[logging.LogRecord]:
         return [record for record in caplog.records if record.name == "some.library"]
 
-    wait_until(lambda: len(ours()) == 6, 5, "three records a rank")
+    wait_until(lambda: len(ours()) == 6, "three records a rank")
     for rank in range(2):
         mine = [r for r in ours() if r.getMessage().startswith(f"[rank {rank}] ")]
         assert [record.levelno for record in mine] == [30, 40, 40]
@@ -335,7 +335,7 @@ def test_log_records_come_with_rank_and_level(caplog: pytest.LogCaptureFixture) 
 def test_a_future_has_the_results() -> None:
     future = orca.submit(checks.who, workers=2)
     assert isinstance(future, concurrent.futures.Future)
-    assert future.result(30) == [(0, 2, 0, 2), (1, 2, 1, 2)]
+    assert future.result(SAFETY_SECONDS) == [(0, 2, 0, 2), (1, 2, 1, 2)]
     assert future.done()
     assert not future.running()
     assert not future.cancelled()
@@ -347,7 +347,7 @@ def test_a_future_has_the_error_and_calls_back() -> None:
     called = threading.Event()
     future = orca.submit(lambda: 1 // 0, workers=2)
     future.add_done_callback(lambda _: called.set())
-    error = future.exception(30)
+    error = future.exception(SAFETY_SECONDS)
     assert isinstance(error, WorkerFailedError)
     assert error.remote_type == "ZeroDivisionError"
     assert called.wait(5)
@@ -356,13 +356,13 @@ def test_a_future_has_the_error_and_calls_back() -> None:
 def test_a_cancelled_function_stops_and_its_worker_lives_on(tmp_path: Path) -> None:
     before = dict(orca.run(checks.rank_and_pid, workers=2))
     future = orca.submit(checks.tidies_up, args=(str(tmp_path),), workers=2)
-    wait_until(lambda: len(list(tmp_path.glob("rank-*"))) == 2, 10, "it runs on both")
+    wait_until(lambda: len(list(tmp_path.glob("rank-*"))) == 2, "it runs on both")
     assert future.running()
     assert future.cancel()
     assert future.cancelled()
     with pytest.raises(concurrent.futures.CancelledError):
         future.result(0)
-    wait_until(lambda: len(list(tmp_path.glob("tidy-*"))) == 2, 2, "finally blocks have run")
+    wait_until(lambda: len(list(tmp_path.glob("tidy-*"))) == 2, "finally blocks have run")
     assert dict(orca.run(checks.rank_and_pid, workers=2)) == before
 
 
@@ -372,16 +372,16 @@ def test_a_call_that_waits_for_its_turn_can_be_cancelled(tmp_path: Path) -> None
     assert second.cancel()
     third = orca.submit(checks.who, workers=2)
     assert first.cancel()
-    assert len(third.result(30)) == 2
+    assert len(third.result(SAFETY_SECONDS)) == 2
     assert concurrent.futures.wait([first, second], 1).not_done == set()
 
 
 def test_a_function_that_does_not_stop_is_killed(tmp_path: Path) -> None:
     future = orca.submit(checks.stubborn, args=(str(tmp_path),), workers=1)
-    wait_until(lambda: (tmp_path / "rank-0").exists(), 10, "it runs")
+    wait_until(lambda: (tmp_path / "rank-0").exists(), "it runs")
     pid = int((tmp_path / "rank-0").read_text())
     assert future.cancel()
-    assert wait_until(lambda: not is_alive(pid), 3, "it is killed") < 2
+    wait_until(lambda: not is_alive(pid), "it is killed")
     assert orca.run(checks.who, workers=2)[1][0] == 1
 
 
@@ -402,7 +402,7 @@ def test_two_runs_at_once_share_the_cores(tmp_path: Path) -> None:
     """F44: each has one worker of two, so that they can wait for one another."""
     calls = [("a", "b"), ("b", "a")]
     both = [orca.submit(checks.meets, args=(str(tmp_path), *c), workers=1) for c in calls]
-    assert [future.result(30) for future in both] == [[None], [None]]
+    assert [future.result(SAFETY_SECONDS) for future in both] == [[None], [None]]
 
 
 def test_runs_of_many_threads_do_not_mix() -> None:

@@ -21,6 +21,7 @@ import checks_run as checks
 import orca
 from orca.errors import FailedPreconditionError, InvalidArgumentError, WorkerFailedError
 from processes import (
+    SAFETY_SECONDS,
     agent_of,
     anonymous,
     descendants,
@@ -32,7 +33,7 @@ from processes import (
     wait_until,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 SCRIPT = Path(__file__).with_name("scripts_run.py")
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
@@ -52,13 +53,13 @@ def program(how: str, folder: Path, env: dict[str, str], **more: Any) -> Iterato
     ) as driver:
         try:
             ranks = [folder / f"rank-{rank}" for rank in range(2)]
-            wait_until(lambda: all(path.exists() for path in ranks), 30, "both ranks run")
+            wait_until(lambda: all(path.exists() for path in ranks), "both ranks run")
             everyone = descendants(driver.pid)
             assert len(everyone) >= 4  # The agent, a nursery, two workers.
             yield driver
         finally:
             driver.kill()
-    took = wait_until(lambda: not any(map(is_alive, everyone)), 5, "all processes are gone")
+    took = wait_until(lambda: not any(map(is_alive, everyone)), "all processes are gone")
     print(f"{how}: all gone after {took:.3f} s")
 
 
@@ -99,12 +100,12 @@ def test_a_child_of_the_driver_does_not_keep_the_workers(
         with subprocess.Popen(
             [sys.executable, str(SCRIPT), "with_a_forked_child", str(tmp_path)], env=environment
         ) as driver:
-            wait_until(lambda: (tmp_path / "rank-1").exists(), 30, "it runs")
-            wait_until(lambda: (tmp_path / "forked").exists(), 30, "the child is there")
+            wait_until(lambda: (tmp_path / "rank-1").exists(), "it runs")
+            wait_until(lambda: (tmp_path / "forked").exists(), "the child is there")
             child = int((tmp_path / "forked").read_text())
             others = descendants(driver.pid) - {child}
             driver.kill()
-        wait_until(lambda: not any(map(is_alive, others)), 5, "all but the child are gone")
+        wait_until(lambda: not any(map(is_alive, others)), "all but the child are gone")
         assert is_alive(child)
     finally:
         if child > 0:
@@ -136,11 +137,11 @@ def test_a_driver_and_its_agent_end_together(environment: dict[str, str], tmp_pa
     with subprocess.Popen(
         [sys.executable, str(SCRIPT), "interrupted", str(tmp_path)], env=environment
     ) as driver:
-        wait_until(lambda: (tmp_path / "rank-1").exists(), 30, "it runs")
+        wait_until(lambda: (tmp_path / "rank-1").exists(), "it runs")
         everyone = descendants(driver.pid)
         os.kill(agent_of(driver.pid), signal.SIGKILL)
         driver.kill()
-    wait_until(lambda: not any(map(is_alive, everyone)), 5, "all processes are gone")
+    wait_until(lambda: not any(map(is_alive, everyone)), "all processes are gone")
 
 
 def test_a_program_that_forgets_to_stop_ends_well(
@@ -181,11 +182,11 @@ def at_a_terminal(how: str, folder: Path, env: dict[str, str]) -> Iterator[tuple
         os.execve(sys.executable, [sys.executable, str(SCRIPT), how, str(folder)], env)
     everyone: set[int] = set()
     try:
-        wait_until(lambda: (folder / "rank-0").exists(), 30, "rank 0 runs")
-        wait_until(lambda: (folder / "rank-1").exists(), 30, "rank 1 runs")
+        wait_until(lambda: (folder / "rank-0").exists(), "rank 0 runs")
+        wait_until(lambda: (folder / "rank-1").exists(), "rank 1 runs")
         everyone = descendants(pid)
         yield pid, terminal
-        wait_until(lambda: not any(map(is_alive, everyone)), 5, "all processes are gone")
+        wait_until(lambda: not any(map(is_alive, everyone)), "all processes are gone")
     finally:
         for each in everyone | {pid}:
             with contextlib.suppress(ProcessLookupError):
@@ -196,7 +197,7 @@ def at_a_terminal(how: str, folder: Path, env: dict[str, str]) -> Iterator[tuple
             os.close(terminal)
 
 
-def ends_within(pid: int, seconds: float) -> int:
+def ends(pid: int) -> int:
     status: list[int] = []
 
     def ended() -> bool:
@@ -205,7 +206,7 @@ def ends_within(pid: int, seconds: float) -> int:
             status.append(how)
         return bool(found)
 
-    wait_until(ended, seconds, "the program ends")
+    wait_until(ended, "the program ends")
     return status[0]
 
 
@@ -222,7 +223,7 @@ def test_ctrl_c_stops_the_functions_cleanly(environment: dict[str, str], tmp_pat
     """F43: once. Finally blocks run, the traceback is of the driver, nothing is left."""
     with at_a_terminal("interrupted", tmp_path, environment) as (pid, terminal):
         os.write(terminal, b"\x03")
-        status = ends_within(pid, 2)
+        status = ends(pid)
         text = said(terminal)
         assert os.WTERMSIG(status) == signal.SIGINT
         assert text.count("KeyboardInterrupt") == 1, text
@@ -235,7 +236,7 @@ def test_ctrl_c_leaves_a_context_that_works(environment: dict[str, str], tmp_pat
     with at_a_terminal("goes_on", tmp_path, environment) as (pid, terminal):
         os.write(terminal, b"\x03")
         text = said(terminal)
-        assert ends_within(pid, 5) == 0, text
+        assert ends(pid) == 0, text
         assert "interrupted" in text
         assert "True" in text
     assert len(list(tmp_path.glob("tidy-*"))) == 2
@@ -248,16 +249,14 @@ def test_ctrl_c_twice_stops_at_once(environment: dict[str, str], tmp_path: Path)
         os.write(terminal, b"\x03")
         time.sleep(0.3)
         os.write(terminal, b"\x03")
-        start = time.monotonic()
-        ends_within(pid, 2)
-        print(f"ended after {time.monotonic() - start:.3f} s")
+        ends(pid)
 
 
 def test_a_closed_terminal_ends_all(environment: dict[str, str], tmp_path: Path) -> None:
     """F43"""
     with at_a_terminal("interrupted", tmp_path, environment) as (pid, terminal):
         os.close(terminal)
-        ends_within(pid, 2)
+        ends(pid)
 
 
 # --- memory
@@ -303,7 +302,7 @@ def own_context(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     ours = {agent} | descendants(agent)
     orca.stop_orca_context()
-    wait_until(lambda: not any(map(is_alive, ours)), 5, "all processes are gone")
+    wait_until(lambda: not any(map(is_alive, ours)), "all processes are gone")
 
 
 def test_a_dead_agent_ends_its_runs_and_the_next_context_works(
@@ -311,18 +310,16 @@ def test_a_dead_agent_ends_its_runs_and_the_next_context_works(
 ) -> None:
     """F51: at once, naming it; its workers go, too."""
     future = orca.submit(checks.hangs, args=(str(tmp_path),), workers=2)
-    wait_until(lambda: (tmp_path / "rank-1").exists(), 10, "it runs")
+    wait_until(lambda: (tmp_path / "rank-1").exists(), "it runs")
     agent = agent_of(os.getpid())
     others = descendants(agent)
     os.kill(agent, signal.SIGKILL)
-    start = time.monotonic()
-    error = future.exception(10)
-    assert time.monotonic() - start < 1
+    error = future.exception(SAFETY_SECONDS)
     assert isinstance(error, WorkerFailedError)
     host = os.uname().nodename
     assert f"the agent of node 0 ({host})" in str(error)
     assert "was killed by signal 9 (SIGKILL)" in str(error)
-    wait_until(lambda: not any(map(is_alive, others)), 5, "its workers are gone")
+    wait_until(lambda: not any(map(is_alive, others)), "its workers are gone")
     with pytest.raises(WorkerFailedError, match="agent"):
         orca.run(checks.who)
     orca.stop_orca_context()
@@ -333,9 +330,9 @@ def test_a_dead_agent_ends_its_runs_and_the_next_context_works(
 def test_a_run_is_told_when_its_context_is_stopped(own_context: None, tmp_path: Path) -> None:
     """F44"""
     future = orca.submit(checks.hangs, args=(str(tmp_path),), workers=2)
-    wait_until(lambda: (tmp_path / "rank-1").exists(), 10, "it runs")
+    wait_until(lambda: (tmp_path / "rank-1").exists(), "it runs")
     orca.stop_orca_context()
-    error = future.exception(5)
+    error = future.exception(SAFETY_SECONDS)
     assert isinstance(error, WorkerFailedError)
     assert "the context was stopped" in str(error)
     assert not future.cancel()
@@ -351,14 +348,14 @@ def test_a_call_does_not_take_a_worker_from_another_when_it_begins_anew(
         first = orca.submit(
             checks.dies_once_and_lingers, args=(str(tmp_path),), workers=3, on_failure=on_failure
         )
-        wait_until((tmp_path / "lingers").exists, 10, "it is about to begin anew")
+        wait_until((tmp_path / "lingers").exists, "it is about to begin anew")
         second = orca.submit(checks.meets, args=(str(tmp_path), "runs", "go"), workers=1)
-        wait_until((tmp_path / "runs").exists, 10, "the other runs")
+        wait_until((tmp_path / "runs").exists, "the other runs")
         with contextlib.suppress(TimeoutError):
             first.result(1)
         (tmp_path / "go").touch()
-        assert first.result(10) == [(rank, world) for rank in range(world)]
-        assert second.result(10) == [None]
+        assert first.result(SAFETY_SECONDS) == [(rank, world) for rank in range(world)]
+        assert second.result(SAFETY_SECONDS) == [None]
 
 
 def test_use_after_the_stop_is_refused(own_context: None) -> None:
@@ -432,39 +429,6 @@ def test_contexts_one_after_the_other_leave_nothing() -> None:
     assert anonymous() - memory < 10 << 20
 
 
-# --- the usual limits, once a fault
-
-
-@pytest.mark.slow
-def test_the_usual_limits_hold(tmp_path: Path) -> None:
-    """F01: 1 s; F05: 6 s; F34: 1 s; a restart: 3 s."""
-    took = {}
-    with orca.init_orca_context("local", cores=2):
-        for fault, number in [("F01", signal.SIGKILL), ("F05", signal.SIGSTOP)]:
-            folder = tmp_path / fault
-            folder.mkdir()
-            future = orca.submit(checks.hangs, args=(str(folder),), workers=2)
-            wait_until(lambda path=folder / "rank-1": path.exists(), 10, "it runs")
-            os.kill(int((folder / "rank-1").read_text()), number)
-            start = time.monotonic()
-            error = future.exception(30)
-            took[fault] = time.monotonic() - start
-            assert isinstance(error, WorkerFailedError)
-            assert error.rank == 1
-        start = time.monotonic()
-        with pytest.raises(WorkerFailedError, match="on purpose"):
-            orca.run(checks.raises_on, args=(0, str(tmp_path)), workers=2)
-        took["F34"] = time.monotonic() - start
-        start = time.monotonic()
-        orca.run(checks.dies_once, args=(str(tmp_path), 1), workers=2, on_failure="restart")
-        took["restart"] = time.monotonic() - start
-    print(took)
-    assert took["F01"] < 1
-    assert 4 < took["F05"] < 6
-    assert took["F34"] < 1
-    assert took["restart"] < 3
-
-
 @pytest.mark.parametrize("learning", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_workers_of_another_version_are_refused_and_both_are_named(
     learning: bool, tmp_path: Path
@@ -487,9 +451,7 @@ def test_workers_of_another_version_are_refused_and_both_are_named(
 
     try:
         orca.init_orca_context("local", cores=2)
-        begin = time.monotonic()
         text = version_error(2)
-        assert time.monotonic() - begin < 30
         here = "{}.{}".format(*sys.version_info)
         assert f"have Python 3.9, this program has {here}; install the same on both" in text
         assert "have Python 3.9" in version_error(1)
@@ -531,7 +493,7 @@ def test_a_clock_that_jumps_changes_nothing(environment: dict[str, str], tmp_pat
         stdout=subprocess.PIPE,
         text=True,
     ) as driver:
-        wait_until((tmp_path / "rank-1").exists, 30, "it runs")
+        wait_until((tmp_path / "rank-1").exists, "it runs")
         for jump in ("+3600", "-3600", "+0"):
             offset.write_text(jump)
             time.sleep(0.3)

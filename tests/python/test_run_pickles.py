@@ -27,6 +27,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import types
 import weakref
 import zlib
 from collections.abc import Callable, Iterator
@@ -41,7 +42,7 @@ import orca
 from orca.errors import InvalidArgumentError
 from processes import descendants
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_growth")]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.usefixtures("no_growth")]
 
 
 class Model:
@@ -219,3 +220,21 @@ def test_a_structure_that_holds_itself_travels() -> None:
     ring: list[Any] = [1]
     ring.append(ring)
     assert orca.run(lambda: ring[1][1][0], workers=1) == [1]
+
+
+def test_functions_without_a_module_and_inner_ones_of_orca_travel() -> None:
+    made: dict[str, Any] = {}
+    exec("def twice(x):\n    return 2 * x", made)
+    nobodys = types.FunctionType(made["twice"].__code__, {"__builtins__": {}})
+    assert nobodys.__module__ is None
+    assert orca.run(nobodys, (4,), workers=1) == [8]
+    # What a module of ours has by another name, or no more, is sent as it is.
+    assert orca.run(_disguised(), (3,), workers=1) == [4]
+
+
+def _disguised() -> Any:
+    def dumps(x: int) -> int:
+        return x + 1
+
+    dumps.__module__, dumps.__qualname__ = "orca.pickles", "dumps"
+    return dumps

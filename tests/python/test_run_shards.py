@@ -15,7 +15,7 @@ import pytest
 import orca
 from orca.data import ArrayStore, Shard
 from orca.errors import ResourceExhaustedError, WorkerFailedError
-from processes import descendants
+from processes import SAFETY_SECONDS, descendants
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_a_future_keeps_the_shards_of_its_call(context: None) -> None:
     gc.collect()
     for _ in range(3):
         Shard(np.zeros(1000, np.int64))
-    assert future.result(30) == [999 * 500] * 2
+    assert future.result(SAFETY_SECONDS) == [999 * 500] * 2
 
 
 @pytest.mark.slow

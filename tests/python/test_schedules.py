@@ -9,7 +9,6 @@ import functools
 import os
 import random
 import secrets
-import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ import pytest
 from checks_faults import STEPS, Event, Trained, check_once, train
 from processes import descriptors, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("local_context")]
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.usefixtures("local_context")]
 
 _APART = 4  # Steps; who dies twice in the same one would end the training (F42).
 _SIGNALS = ("SIGKILL",) * 8 + ("SIGTERM", "SIGSEGV", "exit")
@@ -62,7 +61,6 @@ def test_schedules_of_deaths_change_no_bit(tmp_path: Path, monkeypatch: pytest.M
             f"schedule {number}: ORCA_SCHEDULES=1 ORCA_TEST_SEED={seed + number} repeats {events}"
         )
         expected = quiet(workers, optimizer)
-        begin = time.monotonic()
         try:
             found = train(tmp_path, events, workers=workers, optimizer=optimizer)
             check_once(found)
@@ -70,9 +68,8 @@ def test_schedules_of_deaths_change_no_bit(tmp_path: Path, monkeypatch: pytest.M
             error.add_note(repeat)
             raise
         assert found.same_as(expected), repeat
-        assert time.monotonic() - begin < 60, repeat
         happened += len(found.events)
         if (number + 1) % 25 == 0:
             print(f"{number + 1} schedules, {happened} events", flush=True)
     assert happened > count // 2 or count == 1
-    wait_until(lambda: descriptors() <= before, 5, "the driver has no more descriptors than before")
+    wait_until(lambda: descriptors() <= before, "the driver has no more descriptors than before")

@@ -111,7 +111,7 @@ def test_no_jvm_is_left_behind(how: str) -> None:
     done = script("left_to_itself", how, fails=True)
     assert done.returncode == {"kill": -9, "error": 1}[how]
     (pid,) = re.findall(r"^jvm (\d+)$", done.stdout, re.MULTILINE)
-    wait_until(lambda: not is_alive(int(pid)), 30, "the JVM has ended")
+    wait_until(lambda: not is_alive(int(pid)), "the JVM has ended")
 
 
 # --- what is missing

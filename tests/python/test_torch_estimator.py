@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import nn
 
 import checks_estimator as checks
-import orca
 
-
-@pytest.fixture(scope="module", autouse=True)
-def context() -> Iterator[None]:
-    orca.init_orca_context("local", cores=2)
-    yield
-    orca.stop_orca_context()
+pytestmark = pytest.mark.usefixtures("context")
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "whole-norm"])

@@ -5,13 +5,14 @@ from __future__ import annotations
 import doctest
 import gc
 import importlib
+import itertools
 import math
 import signal
 import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ import orca.tune.space
 import orca.tune.study
 from orca.automl import hp
 from orca.errors import FailedPreconditionError, InvalidArgumentError
-from orca.generations import BIGDL, ZOO
+from orca.generations import BIGDL, ORCA, ZOO
 from orca.tune import (
     RecursiveDependencyError,
     SearchSpace,
@@ -187,6 +188,76 @@ def test_sample_from_sees_the_others_and_waits_for_them() -> None:
         circle.draw(0, 0)
 
 
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [
+        ({"a": (1, hp.sample_from(lambda: 7))}, (1, 7)),
+        ({"a": ([hp.sample_from(lambda: 7)], 2)}, ([7], 2)),
+        ({"a": hp.sample_from(lambda spec: spec.config.get("b"))}, 7),
+        ({"a": hp.sample_from(lambda spec: spec.config.get("z", 3))}, 3),
+        ({"a": hp.sample_from(lambda spec: spec["config"]["b"])}, 7),
+        ({"a": hp.sample_from(lambda spec: dict(spec.config.d)["b"])}, 7),
+        ({"a": hp.sample_from(lambda spec: {**spec.config.d}["b"])}, 7),
+        ({"a": hp.sample_from(lambda spec: sum(spec.config.d.values()))}, 7),
+        ({"a": hp.sample_from(lambda spec: dict(spec.config.d.items()))}, {"b": 7}),
+        ({"a": hp.sample_from(lambda spec: spec.config.m[0])}, 7),
+        ({"a": hp.sample_from(lambda spec: spec.config.m[1:])}, [8]),
+        ({"a": hp.sample_from(lambda spec: list(spec.config.m))}, [7, 8]),
+        ({"a": hp.sample_from(lambda spec: spec.config.m + [9])}, [7, 8, 9]),
+        ({"a": hp.sample_from(lambda spec: spec.config.t[1])}, 8),
+        ({"a": hp.sample_from(lambda spec: spec.config.n[0].b)}, 7),
+        ({"a": hp.sample_from(lambda spec: spec.config.d)}, {"b": 7}),
+    ],
+)
+def test_no_function_sees_or_leaves_what_has_yet_to_be_filled(space: Any, expected: Any) -> None:
+    others = {
+        "b": hp.sample_from(lambda: 7),
+        "d": {"b": hp.sample_from(lambda: 7)},
+        "m": [hp.sample_from(lambda: 7), hp.sample_from(lambda spec: spec.config.m[0] + 1)],
+        "n": [{"b": hp.sample_from(lambda: 7)}],
+        "t": (hp.sample_from(lambda: 7), hp.sample_from(lambda spec: spec.config.t[0] + 1)),
+    }
+    found = SearchSpace(space | others).draw(0, 0)
+    assert (found["a"], type(found["a"])) == (expected, type(expected))
+    assert found["m"] == [7, 8]
+    assert found["t"] == (7, 8)
+
+
+def test_a_grid_may_hold_laws() -> None:
+    space = {"a": hp.grid_search([hp.uniform(0, 1), {"b": hp.choice([7])}, 3])}
+    study = Study(space, search_alg="random", seed=0)
+    first, second, third = (study.ask().config["a"] for _ in range(3))
+    assert 0 <= first < 1
+    assert (second, third) == ({"b": 7}, 3)
+    again = Study(space, search_alg="random", points_to_evaluate=[{"a": 0.25}]).ask()
+    assert again.config == {"a": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        ({"a": hp.sample_from(lambda: hp.uniform(0, 1))}, "returned uniform.*return a value"),
+        ({"a": hp.sample_from(lambda: [hp.choice([1])])}, "returned choice.*return a value"),
+        ({"a": hp.choice_n([hp.uniform(0, 1), 3], 1, 2)}, "a: uniform.*use choice"),
+        ({"a": {hp.uniform(0, 1)}}, "a: uniform.*use a list"),
+        ({"a": hp.choice([hp.grid_search([1])])}, "grids are outside of choices"),
+    ],
+)
+def test_laws_where_they_cannot_be_are_refused(space: Any, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        SearchSpace(space).draw(0, 0)
+
+
+def test_functions_make_one_point_many_configurations() -> None:
+    values = iter(range(9))
+    space = {"batch_size": hp.choice([20]), "lr": hp.sample_from(lambda: next(values))}
+    study = Study(space, mode="max", seed=0)
+    study.optimize(lambda config: config["lr"], n_trials=5, quiet=True)
+    assert [trial.config["lr"] for trial in study.trials] == [0, 1, 2, 3, 4]
+    with pytest.raises(InvalidArgumentError, match="optimize has no end"):
+        study.optimize(lambda config: config["lr"])
+
+
 def test_grids_run_in_the_order_of_ray() -> None:
     study = Study(
         {"b": hp.grid_search([1, 2]), "a": hp.grid_search(["x", "y"]), "u": hp.uniform(0, 1)},
@@ -206,14 +277,33 @@ def test_grids_run_in_the_order_of_ray() -> None:
     assert configs[0]["u"] == configs[1]["u"] != configs[2]["u"] == configs[3]["u"]
 
 
+def study_of(**arguments: Any) -> Callable[[], Study]:
+    return lambda: Study({"x": hp.uniform(0, 1)}, **arguments)
+
+
+MUTATION = {"hyperparam_mutations": {"x": [0.1, 0.2]}}
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: hp.uniform(1, 0), "is empty"),
         (lambda: hp.quniform(0, 1, 0.3), "not a multiple of the step"),
         (lambda: hp.loguniform(0, 1), "not positive"),
-        (lambda: hp.randn(0, 0), "standard deviation 0"),
+        (lambda: hp.randn(0, 0), "std 0 is not positive; give"),
         (lambda: hp.randint(0, 1.5), "upper 1.5 is not a whole number"),
+        (lambda: hp.uniform("a", 1), "lower 'a' is a str; give a number"),
+        (lambda: hp.uniform(None, 1), "lower None is a NoneType; give a number"),
+        (lambda: hp.randint("a", 3), "lower 'a' is a str; give a whole number"),
+        (lambda: hp.randint(0, math.inf), "upper inf is not a whole number; give one"),
+        (lambda: hp.randint(0, 10**30), "is too large; give"),
+        (lambda: hp.choice(5), "choice got 5; give a list"),
+        (lambda: hp.choice("abc"), "choice got 'abc'; give a list"),
+        (lambda: hp.choice_n(5, 1, 2), "choice_n got 5; give a list"),
+        (lambda: hp.quniform(0, 1, 0.3), "; give ends that are, or another step"),
+        (lambda: hp.quniform(0, 1, 0), "q 0 is not positive; give"),
+        (lambda: hp.qrandint(0, 4, 0), "q 0 is not positive; give"),
+        (lambda: hp.lograndint(0, 4), "lower 0 is not positive.*; give more than 0"),
         (lambda: hp.choice([]), "no categories"),
         (lambda: hp.choice_n([1, 2], 1, 1), "cannot take 1 to 0"),
         (lambda: hp.grid_search((1, 2)), "wants a list"),
@@ -240,11 +330,170 @@ def test_grids_run_in_the_order_of_ray() -> None:
             "no key 'y'; known: x",
         ),
         (lambda: Study({"x": hp.uniform(0, 1)}).optimize(float), "optimize has no end"),
+        (study_of(search_alg_params=[1]), r"search_alg_params \[1\] is a list; give a dict"),
+        (study_of(scheduler_params=[1]), r"scheduler_params \[1\] is a list; give a dict"),
+        (study_of(search_alg_params={"mode": "max"}), "mode 'max', the search has 'min'"),
+        (
+            study_of(scheduler="fifo", scheduler_params={"metric": "loss"}),
+            "metric 'loss', the search has 'value'",
+        ),
+        (
+            study_of(scheduler="fifo", scheduler_params={"time_attr": "time_total_s"}),
+            "time_attr 'time_total_s'; trials report by 'training_iteration'",
+        ),
+        (study_of(search_alg_params={"max_concurrent": -1}), "max_concurrent -1 is not"),
+        (study_of(search_alg_params={"points_to_evaluate": {"x": 1}}), "give a list of dicts"),
+        (
+            study_of(search_alg="bayesopt", scheduler="PBT", scheduler_params=MUTATION),
+            "'PBT' cannot be used with search_alg 'bayesopt': it changes",
+        ),
+        (
+            study_of(scheduler="pbt", scheduler_params={"hyperparam_mutations": {"lrr": [1]}}),
+            "the key 'lrr', which search_space has not; known: x",
+        ),
+        (
+            study_of(scheduler="pb2", scheduler_params={"hyperparam_bounds": {"y": [0, 1]}}),
+            "hyperparam_bounds has the key 'y'",
+        ),
     ],
 )
 def test_bad_input_is_refused_with_its_reason(make: Any, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         make()
+
+
+@pytest.mark.parametrize("name", RAY_NAMES)
+def test_every_name_takes_what_the_original_takes_beside_its_own(name: str) -> None:
+    study = Study(
+        {"x": hp.uniform(0, 1)},
+        metric="loss",
+        search_alg=name,
+        search_alg_params={
+            "points_to_evaluate": [{"x": 0.25}],
+            "max_concurrent": 2,
+            "metric": "loss",
+            "mode": "min",
+        },
+        scheduler="async_hyperband",
+        scheduler_params={"time_attr": "training_iteration", "metric": "loss", "mode": "min"},
+    )
+    changed = threading.Condition()
+    begun, most, running = 0, 0, 0
+
+    def objective(config: dict[str, Any]) -> float:
+        nonlocal begun, most, running
+        with changed:
+            begun, running = begun + 1, running + 1
+            most = max(most, running)
+            changed.notify_all()
+            mate = begun + begun % 2  # They run in pairs.
+            assert changed.wait_for(lambda: begun >= mate, 60)
+            changed.wait_for(lambda: running > 2, 0.02)  # Time for a third one.
+            running -= 1
+        return float(config["x"])
+
+    study.optimize(objective, n_trials=4, parallel=4, quiet=True)
+    assert [trial.state for trial in study.trials] == ["finished"] * 4
+    assert most == 2
+    assert study.trials[0].config == {"x": 0.25}
+    assert study.max_concurrent == 2
+
+
+@pytest.mark.parametrize("generation", [BIGDL, ZOO])
+def test_a_study_of_the_old_roots_warns_of_unknown_parameters(generation: Any) -> None:
+    space = {"x": hp.uniform(0, 1)}
+    with pytest.warns(UserWarning, match="no parameter 'gama'.*ignored"):
+        Study(space, search_alg_params={"gama": 1}, generation=generation)
+    given = MUTATION | {"synk": 1, "perturbation_interval": 2}
+    with pytest.warns(UserWarning, match="no parameter synk; it has .*ignored"):
+        Study(space, scheduler="pbt", scheduler_params=given, generation=generation)
+    bad = MUTATION | {"perturbation_interval": -1}
+    with pytest.raises(InvalidArgumentError, match="perturbation_interval"):
+        Study(space, scheduler="pbt", scheduler_params=bad, generation=generation)
+
+
+@pytest.mark.parametrize("generation", [ORCA, BIGDL])
+def test_what_runs_in_place_of_a_scheduler_is_said_once(
+    generation: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bounds = {"hyperparam_bounds": {"x": [0, 1]}}
+    Study({"x": hp.uniform(0, 1)}, scheduler="pb2", scheduler_params=bounds, generation=generation)
+    assert capfd.readouterr().err.count("pb2 runs as pbt") == 1
+
+
+def test_what_functions_made_is_stored(tmp_path: Path) -> None:
+    calls = itertools.count()
+    space = {
+        "x": hp.uniform(0, 1),
+        "n": hp.sample_from(lambda: [next(calls), "a", None, 0.5]),
+        "odd": hp.sample_from(lambda: {next(calls)}),
+        "pair": hp.sample_from(lambda: (np.int64(next(calls)), [(1,)])),
+        "both": hp.sample_from(lambda spec: spec.config.n[0] + 1),
+    }
+    file = tmp_path / "study.db"
+    study = Study(space, storage=file, seed=1)
+    trials = [study.ask() for _ in range(3)]
+    study.tell(trials[0], 1.0)
+    del study
+    made = next(calls)
+    study = Study(space, storage=file, resume="auto", seed=1)
+    assert study.best_config["n"] == trials[0].config["n"]
+    for again in (study.ask(), study.ask()):
+        before = trials[again.number].config
+        assert {**again.config, "odd": 0} == {**before, "odd": 0}
+        assert again.config["odd"].pop() > made  # A set is no JSON: it is made anew.
+
+
+def test_a_function_that_raises_leaves_a_study_that_can_be_read(tmp_path: Path) -> None:
+    space = {"x": hp.uniform(0, 1), "f": hp.sample_from(lambda: 1 // 0)}
+    for resume in (False, "auto"):
+        study = Study(space, storage=tmp_path / "study.db", resume=resume, seed=1)
+        with pytest.raises(ZeroDivisionError):
+            study.ask()
+        assert [trial.state for trial in study.trials] == ["failed"] * len(study)
+        assert study.trials[0].config == {}
+        del study
+
+
+def test_a_study_goes_on_only_with_its_constants(tmp_path: Path) -> None:
+    def begin(depth: Any, resume: Any = "auto") -> Study:
+        space = {"x": hp.uniform(0, 1), "net": {"depth": depth, "y": hp.choice([1, {"z": depth}])}}
+        return Study(space, storage=tmp_path / "study.db", resume=resume, seed=1)
+
+    begin(3, False)
+    begin(3)
+    with pytest.raises(FailedPreconditionError, match="begun with another"):
+        begin(4)
+    begin(object(), False)
+    begin(object())  # Which has no text that stays the same.
+
+
+def test_seeds_are_numbers_of_64_bits() -> None:
+    Study({"x": hp.uniform(0, 1)}, seed=(1 << 64) - 1).ask()
+    with pytest.raises(InvalidArgumentError, match="seed 18446744073709551616 is larger than"):
+        Study({"x": hp.uniform(0, 1)}, seed=1 << 64)
+
+
+def test_generators_of_stopped_trials_are_closed() -> None:
+    closed = []
+
+    def objective(config: dict[str, Any]) -> Any:
+        try:
+            for step in range(9):
+                yield config["x"] + 1 / (1 + step)
+        finally:
+            closed.append(config["x"])
+
+    study = Study(
+        {"x": hp.uniform(0, 1)},
+        scheduler="hyperband",
+        scheduler_params={"max_t": 9, "reduction_factor": 3},
+        epochs=9,
+        seed=1,
+    )
+    study.optimize(objective, n_trials=9, quiet=True)
+    assert len([trial for trial in study.trials if trial.state == "pruned"]) > 0
+    assert len(closed) == 9
 
 
 def test_unknown_parameters_are_warnings_in_the_old_roots() -> None:

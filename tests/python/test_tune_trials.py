@@ -225,7 +225,9 @@ from orca.tune import Study
 logging.basicConfig(level=logging.INFO)
 def objective(config):
     for step in range(4):
-        time.sleep(0.2)
+        time.sleep(0.3)
+        # The engine logs a line of its own, below it a table.
+        Study({"x": hp.uniform(0.0, 1.0)}, search_alg="dragonfly", seed=1)
         print("said", step)
         logging.getLogger("orca").info("logged %d", step)
         yield config["x"] + step
@@ -286,9 +288,39 @@ def test_a_terminal_shows_a_table_below_what_the_program_says() -> None:
     end = "\n".join(screen)
     assert end.count("said") == 16  # Two threads may say so on one line.
     assert end.count("INFO:orca:logged") == 16
+    assert end.count("search_alg 'dragonfly' runs as gp in place of Dragonfly\n") == 16
     assert "4 trials: 0 running, 0 paused, 4 finished, 0 pruned, 0 failed" in end
     assert "best: " in end
     assert end.rstrip().endswith("still here")
+
+
+EXPLORING = """
+import time
+from orca.automl import hp
+from orca.tune import Study, live
+def explore(config):
+    for _ in range(20):
+        print("exploring")
+        time.sleep(0.002)
+    return config
+study = Study({"x": hp.uniform(0, 1)}, mode="max", seed=1, scheduler="pbt", epochs=400,
+              scheduler_params={"perturbation_interval": 1, "custom_explore_fn": explore})
+with live.shown(study._native, 4):
+    trials = {trial.number: [trial, 0] for trial in [study.ask() for _ in range(4)]}
+    end = time.monotonic() + 3
+    while trials and time.monotonic() < end:
+        for number, (trial, step) in list(trials.items()):
+            trials[number][1] = step + 1
+            if study.report(trial, number + 0.01 * step, step + 1) == "pause":
+                del trials[number]
+        while (trial := study.ask_again()) is not None:
+            known = trial.resumed_step if trial.source is not None else trial.reports[-1][0]
+            trials[trial.number] = [trial, known]
+"""
+
+
+def test_who_explores_may_print_while_the_table_is_drawn() -> None:
+    assert on_terminal(EXPLORING).count("exploring") > 100
 
 
 def test_a_log_has_a_table_at_the_end_and_no_escapes() -> None:

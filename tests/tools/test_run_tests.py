@@ -44,6 +44,13 @@ def test_closing_lines_and_minutes_end_the_output(monkeypatch, capsys):
     assert end.index("Minutes per stage") < end.rindex("second") < end.index("All 2")
 
 
+def test_builds_of_all_stages_share_the_compilers_cache(monkeypatch, capsys):
+    monkeypatch.delenv("CCACHE_BASEDIR", raising=False)
+    monkeypatch.setenv("CCACHE_NOHASHDIR", "0")  # Who set it knows why.
+    assert run_stages(monkeypatch, shell("it", "echo $CCACHE_BASEDIR $CCACHE_NOHASHDIR")) == 0
+    assert f"\n{ROOT} 0\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "line",
     [

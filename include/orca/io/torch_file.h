@@ -71,5 +71,7 @@ ORCA_API TorchFile ReadTorchFile(const Path& path, FileSystem& files = RealFiles
 /// whose data do not fit their shape.
 ORCA_API void WriteTorchFile(const Path& path, const TorchValue& value,
                              FileSystem& files = RealFiles());
+/// The bytes of such a file. Throws as WriteTorchFile does.
+ORCA_API std::string TorchFileBytes(const TorchValue& value);
 
 }  // namespace orca::io

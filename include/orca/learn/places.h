@@ -1,4 +1,4 @@
-// Who dies twice in the same place.
+// Who dies again and again in the same place.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,8 @@ namespace orca::learn {
 
 /// Where each worker of a call is, in memory that outlives them: a step, or a batch. When a call
 /// begins anew, the worker whose death was the cause is found there; one that dies in the same
-/// place again would do so for ever.
+/// place for the third time in a row would do so for ever. Twice may be chance: whoever ends
+/// processes from outside can meet a long step twice.
 ///
 /// Not thread-safe: one thread of each process.
 class ORCA_API Places {
@@ -21,7 +22,10 @@ class ORCA_API Places {
   struct Death {
     int rank = 0;
     std::uint64_t place = 0;
-    bool is_again = false;  ///< The last death was of the same rank in the same place.
+    int times = 1;  ///< How many deaths in a row were of this rank in this place.
+
+    /// Whether another process would die there, too.
+    bool IsCertain() const { return times >= 3; }
   };
 
   static std::size_t BlockSize(int world);

@@ -36,7 +36,7 @@ class ORCA_API Sampler {
   /// The point of trial `number`.
   virtual Point Ask(std::int64_t number) = 0;
   /// Takes in a trial: all are told first in the order of their numbers, most as running, and again
-  /// when they have ended.
+  /// when they have ended, those that are paused also as pruned at that step.
   virtual void Tell(const Observation& trial) = 0;
 };
 

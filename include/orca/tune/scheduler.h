@@ -39,7 +39,8 @@ struct Task {
   /// The trial whose stored state it takes over, of `source_step`; -1: its own.
   std::int64_t source = -1;
   std::int64_t source_step = 0;
-  /// The line for pbt_global.txt and pbt_policy_*.txt; empty when there is none.
+  /// With a source: [trial, source, step of the trial, step of the source, configuration of the
+  /// source, new configuration], as JSON; see PolicyFiles().
   std::string policy;
 };
 
@@ -60,6 +61,9 @@ class ORCA_API Scheduler {
   virtual void Start(std::int64_t trial, std::string_view config) = 0;
   /// The metric of `trial` after `step` epochs.
   virtual Decision Report(std::int64_t trial, std::int64_t step, double value) = 0;
+  /// The same when the study knows what the trial does, as it did so in a life before, or since it
+  /// is through: it continues, saves or pauses. What stopped there ends with Finished().
+  virtual void Note(std::int64_t trial, std::int64_t step, double value, Decision decision) = 0;
   /// What a free worker does; `may_start`: the study has room for one more new trial.
   virtual Task Next(bool may_start) = 0;
   /// It reached its last epoch, or another rule ended it: whatever was decided over its last
@@ -73,6 +77,11 @@ class ORCA_API Scheduler {
   /// Puts back what State() of a scheduler with the same options gave; throws kInvalidArgument when
   /// it is of another kind or damaged.
   virtual void Restore(std::string_view state) = 0;
+
+  /// Whether trials may get other configurations than the sampler's.
+  virtual bool changes_configs() const = 0;
+  /// Whether it may decide that a trial pauses or saves its state.
+  virtual bool may_pause() const = 0;
 
   /// What the user should know: names that run as another algorithm, settings that never act.
   virtual const std::vector<std::string>& notes() const = 0;
@@ -88,9 +97,13 @@ struct SchedulerOptions {
   /// PBT: new values, as JSON, for the keys ("a/b") whose mutation is null in the parameters: from
   /// 64 random bits.
   std::map<std::string, std::function<std::string(std::uint64_t random)>> draws;
-  /// PBT: custom_explore_fn, from configuration to configuration.
-  std::function<std::string(const std::string& config)> explore;
+  /// PBT: custom_explore_fn, from the changed configuration of trial `source` to another one.
+  std::function<std::string(const std::string& config, std::int64_t source)> explore;
 };
+
+/// pbt_global.txt and pbt_policy_<trial>.txt by their names, from all lines that PBT gave. A
+/// trial's own has its line of descent, the oldest change first: what scheduler pbt_replay reads.
+ORCA_API std::map<std::string, std::string> PolicyFiles(const std::vector<std::string>& policies);
 
 /// A name of `scheduler` and its parameters.
 struct SchedulerName {

@@ -50,6 +50,8 @@ struct ORCA_API Parameter {
   /// How many values there are; infinity when they are not stepped or have no ends.
   double Cardinality() const;
 
+  /// The value of a stepped one that is nearest.
+  double Stepped(double value) const;
   /// The value at `u` in [0, 1) of the law: a uniform `u` gives a draw.
   double Quantile(double u) const;
   /// `value` in [0, 1] as models see it: logarithms first, every stepped value in the middle of an
@@ -134,15 +136,22 @@ class ORCA_API Space {
   bool has_grid() const { return !grid_.empty(); }
   /// The product of the sizes of all grid parameters; 1 without.
   std::int64_t grid_cells() const { return grid_cells_; }
-  /// The product of the numbers of values; infinity when one is continuous. With conditions it
-  /// counts combinations that are the same point.
-  double Cardinality() const;
+  /// How many points there are; infinity when a parameter is continuous.
+  double Cardinality() const { return CountBelow(-1, 0); }
   /// Point number `index` of a finite space, in [0, Cardinality()).
   Point Enumerate(std::int64_t index) const;
 
  private:
+  // Conditions make trees of parameters: below a choice are those that exist with it, below -1 all
+  // that always exist.
+  bool IsBelow(std::size_t index, std::int64_t parent, std::int64_t choice) const;
+  double CountBelow(std::int64_t parent, std::int64_t choice) const;
+  void EnumerateBelow(std::int64_t parent, std::int64_t choice, std::int64_t index,
+                      Point& point) const;
+
   std::vector<Parameter> parameters_;
   std::vector<std::int64_t> parents_;
+  std::vector<double> counts_;  // Of the points of each parameter's tree.
   std::vector<std::uint64_t> purposes_;
   std::vector<std::size_t> grid_;  // Sorted by name.
   std::int64_t grid_cells_ = 1;

@@ -77,7 +77,7 @@ struct Event {
   double time = 0;            ///< The store's.
 };
 
-/// JSON by name: of the study (`trial` -1: states of sampler and scheduler), or of a trial.
+/// JSON by name: of the study (`trial` -1: e.g. the state of PBT), or of a trial.
 struct Attribute {
   std::int64_t trial = -1;
   std::string key;
@@ -147,9 +147,9 @@ struct Salvaged {
   std::int64_t trials = 0;
   std::int64_t reports = 0;
 };
-/// Puts a new file in the place of a damaged one, with all rows that can be read; the damaged one
-/// stays as "<file>.damaged-1" (or the next number). Throws kFailedPrecondition when nothing can be
-/// read; then all stays as it is.
+/// Puts a new file in the place of a damaged one, with all rows that can be read and belong to a
+/// study and a trial that can be; the damaged one stays as "<file>.damaged-1" (or the next number).
+/// Throws kFailedPrecondition when nothing can be read; then all stays as it is.
 ORCA_API Salvaged SalvageStudies(const std::filesystem::path& file);
 
 }  // namespace orca::tune

@@ -42,6 +42,7 @@ struct Trial {
   std::string config = {};
   std::int64_t clones = 0;   ///< How often it took over another trial's state.
   std::int64_t retries = 0;  ///< How often it was run again after it crashed or hung.
+  std::string memo = {};     ///< What the caller has stored with it.
   double started = 0;        ///< Seconds since 1970.
   double ended = 0;          ///< 0: it has not ended.
 };
@@ -51,8 +52,10 @@ struct StudyStorage {
   std::filesystem::path file = {};  ///< Empty: in memory only.
   std::string name = "study";
   std::string metric = "value";  ///< What its values are, for people.
+  /// What the caller adds to every configuration, JSON.
+  std::string constants = "{}";
   /// Goes on with the youngest study of that name, if there is one. It must have been begun with
-  /// the same space, mode, seed and algorithms.
+  /// the same space, constants, metric, mode, seed and algorithms.
   bool resume = false;
   /// Every decision is on the disk before it is acted on: a study outlives the machine's power.
   bool full_sync = false;
@@ -98,7 +101,8 @@ struct StudyProgress {
 ///
 /// The next proposal is a function of the seed, the trial's number and the trials so far. What is
 /// decided over a trial is stored before anybody hears of it: a study that is killed goes on with
-/// no trial lost and none twice.
+/// no trial lost and none twice. When it cannot be stored, that and every later call throws: what
+/// is in memory is ahead of the file, which is opened again.
 ///
 /// ```cpp
 /// Study study(Space({LogUniform("lr", 1e-5, 1e-1), Integer("layers", 1, 5)}), {});
@@ -122,6 +126,10 @@ class ORCA_API Study {
   /// Why that one, when the name does not say it; or empty.
   const std::string& note() const;
 
+  /// Whether trials may be told to pause or to save their state; see Scheduler.
+  bool may_pause() const;
+  /// Whether trials may get other configurations than the sampler's.
+  bool changes_configs() const;
   /// What the user should know of the scheduler.
   const std::vector<std::string>& scheduler_notes() const;
 
@@ -136,6 +144,9 @@ class ORCA_API Study {
   std::optional<Trial> AskAgain();
   /// Ends a running trial with its value; one that is not finite makes it a failed one.
   void Tell(std::int64_t number, double value);
+  /// Tell(), and Ask() behind it (AskAgain() where `may_start` is false), stored in one commit: for
+  /// who runs one trial after the other. nullopt: there is nothing to run now.
+  std::optional<Trial> TellAndAsk(std::int64_t number, double value, bool may_start = true);
   /// Ends a running trial that has no value. It never wins.
   void Fail(std::int64_t number, const std::string& error);
   /// Decides over a running trial that crashed or hung behind `step`. True: it still runs, and its
@@ -148,6 +159,12 @@ class ORCA_API Study {
   /// again, from a trial that went back to its checkpoint, keeps its first value. After kStop the
   /// trial has ended, after kPause it does not run any more.
   Decision AddReport(std::int64_t number, std::int64_t step, double value);
+  /// The paused trials that the scheduler has stopped since the last call: their states can go.
+  std::vector<std::int64_t> TakeStopped();
+  /// Stores a text with a trial, in the place of the last one.
+  void SetMemo(std::int64_t number, const std::string& memo);
+  /// The same with the study.
+  void SetMemo(const std::string& memo);
   /// Adds a trial of another study, so that proposals know of it. It gets the next number, which is
   /// returned.
   std::int64_t Add(const Trial& trial);
@@ -159,6 +176,9 @@ class ORCA_API Study {
   std::int64_t size() const;
   /// How many of them are of other studies.
   std::int64_t added() const;
+  std::string memo() const;
+  /// What PBT has done, in its order; see PolicyFiles().
+  std::vector<std::string> Policies() const;
   /// How far it is, with up to `running` of the trials that run.
   StudyProgress Progress(std::size_t running = 0) const;
   Trial At(std::int64_t number) const;
@@ -172,6 +192,7 @@ class ORCA_API Study {
 
  private:
   struct State;
+  class Turn;
   std::unique_ptr<State> state_;
 };
 

@@ -18,8 +18,8 @@ struct MonitorOptions {
   bool by_best_report = false;
 };
 
-/// Draws a study while it goes on: on a terminal a table in the place of the one before, else a
-/// line now and then. It writes nothing itself, and reads no clock.
+/// Describes a study while it goes on: for a terminal a table, to be put in the place of the one
+/// before (LogFooter), else a line now and then. It writes nothing itself, and reads no clock.
 ///
 /// One thread. The study must outlive it.
 class ORCA_API StudyMonitor {
@@ -27,10 +27,8 @@ class ORCA_API StudyMonitor {
   /// The study goes on from here; `now` are seconds of any clock that only moves forward.
   StudyMonitor(const Study& study, const MonitorOptions& options, double now);
 
-  /// What to write now, for a terminal of that size; empty: nothing.
+  /// What to show now, on a terminal of that size; empty: nothing.
   std::string Show(double now, std::size_t columns, std::size_t rows);
-  /// What takes the drawn table off the terminal, before somebody else writes to it.
-  std::string Clear();
   /// For the end: counts, the best configuration, and the best trials.
   std::string Table() const;
 
@@ -44,7 +42,6 @@ class ORCA_API StudyMonitor {
   double began_;
   std::int64_t ended_before_;  // Trials that are of an earlier run of the study.
   double next_;                // When the next line is due.
-  std::size_t drawn_ = 0;      // Lines that are on the terminal.
 };
 
 }  // namespace orca::tune

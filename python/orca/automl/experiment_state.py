@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from orca.files import write_whole
 from orca.tune import Study, Trial
 
 _STATUS = {
@@ -19,16 +21,18 @@ _STATUS = {
 }
 
 
-def write_experiment_state(folder: Path, study: Study, run: str, began: float) -> None:
+def write_experiment_state(
+    folder: Path, study: Study, folders: Mapping[int, Sequence[Path]], run: str, began: float
+) -> None:
     """Writes the file of a search, in the place of the one before.
 
     Args:
         folder: Of the search.
         study: With its trials.
+        folders: Of each trial, the youngest last.
         run: The beginning of the trials' ids, where they have no folder.
         began: When the search began, in seconds since 1970.
     """
-    folders = {int(path.name[-5:]): path for path in sorted(folder.glob("train_func_*_?????"))}
     state = {
         # Each as a text of its own, as Ray Tune has them.
         "checkpoints": [
@@ -40,12 +44,14 @@ def write_experiment_state(folder: Path, study: Study, run: str, began: float) -
     }
     when = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(began))
     path = folder / f"experiment_state-{when}.json"
-    beside = path.with_name(f".{path.name}.tmp")
-    beside.write_text(json.dumps(state, indent=2))
-    beside.replace(path)
+    text = json.dumps(state, indent=2).encode()
+    write_whole(path, lambda file: file.write(text), is_lasting=False)
 
 
-def _described(trial: Trial, metric: str, folder: Path | None, run: str) -> dict[str, Any]:
+def _described(
+    trial: Trial, metric: str, folders: Sequence[Path] | None, run: str
+) -> dict[str, Any]:
+    folder = folders[-1] if folders else None
     name = folder.name if folder else f"train_func_{run}_{trial.number:05d}"
     trial_id = name.removeprefix("train_func_")
     values = [value for _, value in trial.reports if math.isfinite(value)]

@@ -33,13 +33,36 @@ Array = np.ndarray[Any, Any]
 def _rows(y_true: Any, y_pred: Any) -> tuple[Array, Array, tuple[int, ...]]:
     """Both as tables of floats, and the shape of one row."""
     truth, found = np.asarray(y_true, dtype=np.float64), np.asarray(y_pred, dtype=np.float64)
-    if truth.shape != found.shape:
+    if _narrow(truth).shape != _narrow(found).shape:
         raise InvalidArgumentError(
             f"y_true has the shape {truth.shape}, y_pred {found.shape}; they must be the same"
         )
+    _check_rows(truth, found)
+    return truth.reshape(len(truth), -1), found.reshape(len(truth), -1), truth.shape[1:]
+
+
+def _narrow(array: Array) -> Array:
+    """Without the axes of length 1 that a row has: a column is the same as its numbers."""
+    return array.reshape(array.shape[:1] + tuple(size for size in array.shape[1:] if size != 1))
+
+
+def first_not_finite(values: Any) -> int | None:
+    """The first row of an array that has a number that is NaN or infinite."""
+    array = np.asarray(values)
+    if array.ndim == 0 or array.dtype.kind not in "fc":
+        return None
+    bad = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
+    return int(np.argmax(bad)) if bad.any() else None
+
+
+def _check_rows(truth: Array, found: Array) -> None:
     if truth.ndim == 0 or len(truth) == 0:
         raise InvalidArgumentError("there is no row to compare")
-    return truth.reshape(len(truth), -1), found.reshape(len(truth), -1), truth.shape[1:]
+    for name, values in (("y_true", truth), ("y_pred", found)):
+        if (row := first_not_finite(values)) is not None:
+            raise InvalidArgumentError(
+                f"row {row} of {name} is not finite: {values[row]}; a metric is of numbers"
+            )
 
 
 def _joined(values: Array, shape: tuple[int, ...], multioutput: str) -> Any:
@@ -147,21 +170,24 @@ def Accuracy(y_true: Any, y_pred: Any, multioutput: str | None = None) -> float:
     """The part of the rows whose class is right.
 
     Args:
-        y_true: Classes.
-        y_pred: Classes, probabilities of class 1, or a row of scores for each row.
+        y_true: Classes, or rows of labels.
+        y_pred: Classes, probabilities of class 1, or a row of scores for each row. A row of labels is right as a whole.
         multioutput: Accepted.
     """
-    truth, found = np.squeeze(np.asarray(y_true)), np.squeeze(np.asarray(y_pred))
-    truth, found = np.atleast_1d(truth), np.atleast_1d(found)
-    if not np.issubdtype(found.dtype, np.integer) and not np.all(np.mod(found, 1) == 0):
-        found = found > 0.5 if found.ndim == truth.ndim == 1 else np.argmax(found, axis=-1)
-    elif found.ndim > truth.ndim:
+    truth, found = (_narrow(np.atleast_1d(np.asarray(side))) for side in (y_true, y_pred))
+    _check_rows(truth, found)
+    has_parts = found.dtype.kind == "f" and bool((np.mod(found, 1) != 0).any())
+    are_scores = found.ndim > truth.ndim or (has_parts and found.ndim > 1)
+    if are_scores:
         found = np.argmax(found, axis=-1)
+    elif has_parts:
+        found = found > 0.5
     if truth.shape != found.shape:
         raise InvalidArgumentError(
-            f"y_true has the shape {truth.shape}, the predicted classes {found.shape}"
+            f"y_true has the shape {truth.shape}, the predicted classes {found.shape}; give a class for each row"
         )
-    return float(np.mean(truth == found))
+    right = truth == found
+    return float(np.mean(right if are_scores else right.reshape(len(right), -1).all(axis=1)))
 
 
 _METRICS: dict[str, Callable[..., Any]] = {
@@ -194,8 +220,10 @@ class Evaluator:
     metrics_func = _METRICS
 
     @staticmethod
-    def evaluate(metric: str, y_true: Any, y_pred: Any, multioutput: str = _RAW) -> Any:
-        """The value of a metric."""
+    def evaluate(metric: Any, y_true: Any, y_pred: Any, multioutput: str = _RAW) -> Any:
+        """The value of a metric: a name, or a function ``f(y_true, y_pred)``."""
+        if callable(metric):
+            return metric(y_true, y_pred)
         Evaluator.check_metric(metric)
         return _METRICS[metric.lower()](y_true, y_pred, multioutput=multioutput)
 

@@ -142,11 +142,7 @@ class Mirror:
 
 def _put(filesystem: Any, content: bytes, folder: str, name: str) -> None:
     target = f"{folder}/{name}"
-    if filesystem.type_name not in (
-        "local",
-        "hdfs",
-        "viewfs",
-    ):  # There, a file appears when it is closed.
+    if not file.has_folders(filesystem):
         with filesystem.open_output_stream(target, compression=None) as stream:
             stream.write(content)
         return

@@ -16,6 +16,7 @@ import importlib
 import math
 import operator
 import os
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -191,12 +192,15 @@ _shelves: dict[int, Any] = {}  # by process: a forked child has one of its own
 def _home() -> Any:
     """The agent's, in a driver with a context and in its workers; else this process's own."""
     home = pickles.home() or shard_home()
-    if home is None:
-        if os.getpid() not in _shelves:
-            _shelves.clear()
-            _shelves[os.getpid()] = _core.shard_shelf()
-        home = _shelves[os.getpid()]
-    return home
+    return _shelf() if home is None else home
+
+
+def _shelf() -> Any:
+    """This process's own."""
+    if os.getpid() not in _shelves:
+        _shelves.clear()
+        _shelves[os.getpid()] = _core.shard_shelf()
+    return _shelves[os.getpid()]
 
 
 class Shard:
@@ -580,10 +584,19 @@ class ArrayStore:
         return Batches(loader, build, numbers["start"])
 
 
+_stored: weakref.WeakValueDictionary[int, Shard] = weakref.WeakValueDictionary()  # by number
+
+
 def _store(shards: list[Shard]) -> ArrayStore:
+    """A store that another process has sent; its shards that are in one here already are not mapped again."""
     store = ArrayStore()
     for shard in shards:
+        number = shard._hold.id
+        known = _stored.get(number)
+        if known is not None and known._hold.lives_in(_home()):
+            shard._native, shard._hold = known._native, known._hold
         store.put(shard)
+        _stored[number] = shard
     return store
 
 

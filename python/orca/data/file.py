@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import glob
 import importlib
+import importlib.util
 import io
 import logging
 import tempfile
@@ -23,9 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from orca.errors import InvalidArgumentError
+from orca.errors import FailedPreconditionError, InvalidArgumentError
 
 _log = logging.getLogger("orca")
+_HADOOP = ("hdfs://", "viewfs://")
 
 
 def open_text(path: str) -> list[str]:
@@ -101,8 +103,13 @@ def open_output(path: str) -> Any:
 
 def can_move(path: str) -> bool:
     """Whether folders there can be moved at once: object stores have none."""
-    filesystem, _ = where(path)
-    return filesystem.type_name in ("local", "hdfs", "viewfs")
+    return has_folders(where(path)[0])
+
+
+def has_folders(filesystem: Any) -> bool:
+    """Whether files are seen while they are written, and can be moved: on object stores they appear when they are closed."""
+    kind = filesystem.type_name.removeprefix("py::fsspec+")  # Or pyarrow's own.
+    return kind in ("local", "hdfs", "viewfs")
 
 
 def move(source: str, target: str) -> None:
@@ -238,6 +245,15 @@ def where(path: str) -> tuple[Any, str]:
     except ValueError as error:
         if "Unrecognized filesystem type" not in str(error):
             raise
+        return _by_fsspec(fs, path)
+    except OSError as error:
+        if not path.startswith(_HADOOP) or "load lib" not in str(error):
+            raise
+        if importlib.util.find_spec("hdfs_native") is None:
+            raise FailedPreconditionError(
+                f"nothing here reaches {path}: run 'pip install hdfs-native fsspec', which needs no Java, or set "
+                f"JAVA_HOME, HADOOP_HOME and CLASSPATH for Hadoop's libhdfs ({str(error).splitlines()[0]})"
+            ) from error
         return _by_fsspec(fs, path)
     return filesystem, inside
 

@@ -8,15 +8,16 @@ file below ``python/bigdl`` or ``python/zoo``.
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 from orca.adapters import spark
 
-__all__ = ["add_root"]
+__all__ = ["add_root", "submodules"]
 
 _LEARN = {
     f"orca.learn.{name}": f"orca.learn.{name}"
@@ -37,13 +38,12 @@ _LEARN = {
 _AUTOML = {
     f"orca.automl.{name}": f"orca.automl.{name}"
     for name in (
-        "auto_estimator",
         "hp",
         "metrics",
         "model",
         "pytorch_utils",
-        "search",
-        "xgboost",
+        "search.tensorboardlogger",
+        "xgboost.XGBoost",
     )
 }
 _ALIASES = {
@@ -183,3 +183,22 @@ def add_root(root: str) -> None:
     known = [finder.root for finder in sys.meta_path if isinstance(finder, _RootFinder)]
     if root not in known:
         sys.meta_path.insert(0, _RootFinder(root))
+
+
+def submodules(package: str) -> Callable[[str], ModuleType]:
+    """A package's ``__getattr__`` that imports what is below it when it is first asked for."""
+    root, _, path = package.partition(".")
+    inside = f"{path}."
+    names = {
+        alias.removeprefix(inside).partition(".")[0]
+        for alias in _ALIASES[root]
+        if alias.startswith(inside)
+    }
+
+    def find(name: str) -> ModuleType:
+        files = (module.name for module in pkgutil.iter_modules(sys.modules[package].__path__))
+        if name not in names and name not in files:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return importlib.import_module(f"{package}.{name}")
+
+    return find

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-_LOOK = 60.0  # Seconds of a wait: notices come at once.
+_LOOK = 0.5  # Seconds between looks for signals, which may have come to another thread; notices come at once.
 
 
 class Attempt:

@@ -31,7 +31,7 @@ def shown(
         by_best_report: Whether a trial counts by the best of its reports.
     """
     stream = sys.stderr
-    is_terminal = bool(getattr(stream, "isatty", lambda: False)())
+    is_terminal = _is_terminal(stream)
     monitor = _core.TuneMonitor(
         study,
         0 if math.isinf(trials) else int(trials),
@@ -59,6 +59,13 @@ def shown(
         _log.info("%s", monitor.table().rstrip())
 
 
+def _is_terminal(stream: Any) -> bool:
+    """Whether it is one, and that to which the engine writes its log."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        return bool(stream.isatty()) and stream.fileno() == 2
+    return False
+
+
 def _watch(monitor: Any, screen: _Screen | None, ends: threading.Event) -> None:
     while not ends.wait(_PERIOD):
         if screen is not None:
@@ -72,21 +79,22 @@ class _Screen:
 
     def __init__(self, stream: Any, monitor: Any) -> None:
         self._stream, self._monitor = stream, monitor
+        self._footer = _core.LogFooter()
         self._lock = threading.RLock()
         self._is_inside = False  # Whether somebody's line is not complete.
 
     def draw(self) -> None:
+        columns, rows = shutil.get_terminal_size()
+        # Without our lock: it waits for the study, and who has that may be about to write.
+        text = self._monitor.show(time.monotonic(), columns, rows)
         with self._lock:
-            if self._is_inside:
-                return
-            columns, rows = shutil.get_terminal_size()
-            self._stream.write(self._monitor.show(time.monotonic(), columns, rows))
-            self._stream.flush()
+            if text and not self._is_inside:
+                self._footer.show(text)
 
     def clear(self) -> None:
         with self._lock:
-            self._stream.write(self._monitor.clear())
             self._stream.flush()
+            self._footer.clear()
 
     def write(self, stream: Any, text: str) -> int:
         """What somebody writes to ``stream``: above the table."""

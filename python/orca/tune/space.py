@@ -15,11 +15,11 @@ Example:
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 import math
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from orca._native import _core
@@ -29,6 +29,8 @@ __all__ = ["Domain", "RecursiveDependencyError", "SampleFrom", "SearchSpace"]
 
 _NAN = math.nan
 _MAX_PASSES = 20
+_NOTHING = "#"  # What the engine draws where there is nothing to draw.
+_LONG = 200  # Letters of a constant that a file keeps as it is.
 
 
 class RecursiveDependencyError(FailedPreconditionError):
@@ -103,12 +105,13 @@ class _NotResolvedYet(Exception):  # noqa: N818 - a signal between functions of 
 class _Pending:
     """In a configuration: what ``sample_from`` has yet to fill."""
 
-    def __init__(self, function: SampleFrom) -> None:
+    def __init__(self, function: SampleFrom, path: str) -> None:
         self.function = function
+        self.path = path
 
 
-class _View(dict[str, Any]):
-    """A configuration whose keys are attributes, too, as Ray's ``spec.config.x``."""
+class _DictView(dict[Any, Any]):
+    """A dict of a configuration whose keys are attributes, too, as Ray's ``spec.config.x``."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -116,19 +119,74 @@ class _View(dict[str, Any]):
         except KeyError:
             raise AttributeError(f"the configuration has no {name!r}") from None
 
-    def __getitem__(self, name: str) -> Any:
-        return _view(super().__getitem__(name))
+    def __getitem__(self, key: Any) -> Any:
+        return _view(super().__getitem__(key))
+
+    def __iter__(self) -> Iterator[Any]:
+        return super().__iter__()  # Without it copies would take values as they lie here.
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        try:
+            return self[key]
+        except KeyError:
+            return default
+
+    def items(self) -> Any:
+        return [(key, self[key]) for key in self]
+
+    def values(self) -> Any:
+        return [self[key] for key in self]
+
+
+class _ListView(list[Any]):
+    """A list of a configuration."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return _view(super().__getitem__(index))
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(_view, super().__iter__())
+
+
+class _TupleView(tuple[Any, ...]):
+    """A tuple of a configuration."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return _view(super().__getitem__(index))
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(_view, super().__iter__())
+
+
+_VIEWS: dict[type, type] = {dict: _DictView, list: _ListView, tuple: _TupleView}
 
 
 def _view(value: Any) -> Any:
+    """What a function of ``sample_from`` sees of a value: it cannot get at what has yet to be filled."""
     if isinstance(value, _Pending):
         raise _NotResolvedYet
-    return _View(value) if type(value) is dict else value
+    kind = _VIEWS.get(type(value))
+    return value if kind is None else kind(value)
 
 
-class _Spec:
-    def __init__(self, config: dict[str, Any]) -> None:
-        self.config = _View(config)
+def _plain(value: Any) -> Any:
+    """What a function of ``sample_from`` returned, without views; it may have passed on what it was given."""
+    if isinstance(value, _Pending):
+        raise _NotResolvedYet
+    if isinstance(value, Domain | SampleFrom):
+        raise InvalidArgumentError(
+            f"a function of sample_from returned {value!r}; return a value, or put the law into the search space "
+            "under a key of its own"
+        )
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        return value.item()  # A number of numpy.
+    if type(value) in (dict, _DictView):
+        return {key: _plain(part) for key, part in value.items()}
+    if type(value) in (list, _ListView):
+        return [_plain(part) for part in value]
+    if type(value) in (tuple, _TupleView):
+        return tuple(_plain(part) for part in value)
+    return value
 
 
 # What a space is made of. Each makes its value from a point, and puts a given value into one.
@@ -147,11 +205,12 @@ class _Constant:
 
 
 class _Function:
-    def __init__(self, function: SampleFrom) -> None:
+    def __init__(self, function: SampleFrom, path: str) -> None:
         self.function = function
+        self.path = path
 
     def make(self, point: Sequence[float]) -> Any:
-        return _Pending(self.function)
+        return _Pending(self.function, self.path)
 
     def put(self, value: Any, point: list[float]) -> None:
         raise InvalidArgumentError("a value of sample_from cannot be given; leave its key out")
@@ -262,6 +321,7 @@ class SearchSpace:
     Attributes:
         native: The engine's space.
         names: The paths of all parameters.
+        has_functions: Whether there is a ``sample_from``: the same point may then be another configuration.
     """
 
     def __init__(self, space: Mapping[str, Any]) -> None:
@@ -270,49 +330,134 @@ class SearchSpace:
                 f"a search space is a dict of hp functions and constants, not {space!r}"
             )
         self._parameters: list[Any] = []
-        self._labels: dict[str, list[Any]] = {}
-        self._has_functions = False
+        self._options: dict[str, list[tuple[Any, Any]]] = {}  # Labels and nodes, by path.
+        self.has_functions = False
         self._root = self._walk(dict(space), "", None)
         self.names: list[str] = [parameter.name for parameter in self._parameters]
         if space and not self._parameters:
             # Constants and functions alone: all trials have them, and the engine something to draw.
-            self._parameters.append(_core.TuneParameter.uniform("#", 0.0, 1.0))
+            self._parameters.append(_core.TuneParameter.uniform(_NOTHING, 0.0, 1.0))
         self.native = _core.TuneSpace(self._parameters)
 
     def draw(self, seed: int, trial: int) -> dict[str, Any]:
         """The configuration of a random search."""
         return self.config(self.native.draw(seed, trial))
 
-    def config(self, point: Sequence[float]) -> dict[str, Any]:
-        """The configuration at a point; calls the functions of ``sample_from``."""
-        config: dict[str, Any] = self._root.make(point)
-        return _resolve(config) if self._has_functions else config
+    def config(self, point: Sequence[float], made: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The configuration at a point.
 
-    def changed(self, point: Sequence[float], values: Mapping[str, Any]) -> dict[str, Any]:
-        """The configuration at a point where a scheduler has put other values, by the names of parameters."""
-        moved, foreign = list(point), dict(values)
+        Args:
+            point: Of the engine.
+            made: What functions of ``sample_from`` have made, by their paths. Others are called, and what they make is put there.
+        """
+        config: dict[str, Any] = self._root.make(point)
+        if self.has_functions:
+            _resolve(config, {} if made is None else made)
+        return config
+
+    def constants(self) -> dict[str, Any]:
+        """What is the same in all trials, by its path, in words that files keep."""
+        return dict(_constants(self._root, ""))
+
+    def changed(
+        self,
+        point: Sequence[float],
+        values: Mapping[str, Any],
+        made: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """As ``config``, where a scheduler has put other values, by the names of parameters."""
+        return self._changed(point, values, {} if made is None else made)[0]
+
+    def _changed(
+        self, point: Sequence[float], values: Mapping[str, Any], made: dict[str, Any]
+    ) -> tuple[dict[str, Any], list[float]]:
+        """The configuration, and the point whose options it has."""
+        moved, foreign = list(point), _by_path(values, self.names)
+        foreign.pop(_NOTHING, None)
         for i, name in enumerate(self.names):
-            if name in values and (number := self._number(i, values[name])) is not None:
+            if name in foreign and (number := self._number(i, foreign[name])) is not None:
                 moved[i] = number
                 del foreign[name]
-        config = self.config(moved)
+        moved = self.native.complete(moved)
+        config: dict[str, Any] = self._root.make(moved)
+        _replace(self._root, config, "", foreign, moved)
         for name, value in foreign.items():
-            *way, last = re.sub(r"\[\d+\](?=/)", "", name).split("/")
-            place: Any = config
-            for part in way:
-                place = place[int(part) if isinstance(place, list) else part]
-            place[int(last) if isinstance(place, list) else last] = value
-        return config
+            _put_at(config, name, value)
+        if self.has_functions:
+            _resolve(config, made)
+        return config, moved
+
+    def explored(
+        self,
+        values: Mapping[str, Any],
+        function: Callable[[dict[str, Any]], Any],
+        made: dict[str, Any] | None = None,
+    ) -> Any:
+        """What a function of the user makes of a configuration, which it sees as trials do.
+
+        Args:
+            values: By the names of parameters.
+            function: From configuration to configuration.
+            made: What functions of ``sample_from`` have made.
+
+        Returns:
+            Values by names again; or what the function returned, if that is no configuration.
+        """
+        made = {} if made is None else made
+        nothing = [_NAN] * len(self._parameters)
+        before, point = self._changed(nothing, values, made)
+        found = function(self._changed(nothing, values, made)[0])
+        if not isinstance(found, Mapping):
+            return found
+        return {**values, **dict(self._differences(self._root, "", before, found, point))}
+
+    def _differences(
+        self, node: Any, path: str, before: Any, after: Any, point: Sequence[float]
+    ) -> Iterator[tuple[str, Any]]:
+        """What a user has changed, by the names of parameters."""
+        if isinstance(node, _Dict) and isinstance(after, Mapping):
+            for key, value in after.items():
+                name = _join(path, key)
+                if key in node.fields and key in before:
+                    part = node.fields[key]
+                    yield from self._differences(part, name, before[key], value, point)
+                else:
+                    yield name, value
+        elif isinstance(node, _List) and isinstance(after, list | tuple):
+            for i, parts in enumerate(zip(node.nodes, before, after, strict=False)):
+                yield from self._differences(parts[0], _join(path, i), parts[1], parts[2], point)
+        elif isinstance(node, _Choice):
+            taken = int(point[node.index])
+            option = node.options[taken]
+            if not isinstance(option, _Constant):
+                yield from self._differences(option, f"{path}[{taken}]", before, after, point)
+            elif not _same(before, after):
+                yield path, self.label(path, after)
+        elif isinstance(node, _Subset):
+            if not _same(before, after):
+                moved = list(point)
+                node.put(after, moved)
+                for i in range(node.first, node.first + 1 + len(node.items)):
+                    yield self.names[i], moved[i]
+        elif not _same(before, after):
+            yield path, after
+
+    def label(self, path: str, value: Any) -> Any:
+        """What the engine calls an option of a choice; any other value as it is."""
+        for label, option in self._options.get(path, ()):
+            if isinstance(option, _Constant) and _same(option.value, value):
+                return label
+        return value
 
     def _number(self, index: int, value: Any) -> float | None:
         """What a point has for a value of a parameter; None: it is not one of its values."""
-        if (labels := self._labels.get(self.names[index])) is not None:
-            return next((float(i) for i, label in enumerate(labels) if _same(label, value)), None)
-        try:
-            self._parameters[index].check(float(value))
-        except (TypeError, ValueError):
+        if (options := self._options.get(self.names[index])) is not None:
+            return next((float(i) for i, each in enumerate(options) if _same(each[0], value)), None)
+        if isinstance(value, bool | str) or not hasattr(value, "__float__"):
             return None
-        return float(value)
+        number = float(value)  # Outside of its law, too: so schedulers want it.
+        is_whole = number.is_integer() or not self._parameters[index].is_integer
+        return number if math.isfinite(number) and is_whole else None
 
     def point(self, config: Mapping[str, Any]) -> list[float]:
         """The point of a configuration; NaN for what it does not say.
@@ -332,8 +477,8 @@ class SearchSpace:
 
     def _walk(self, value: Any, path: str, condition: tuple[str, int] | None) -> Any:
         if isinstance(value, SampleFrom):
-            self._has_functions = True
-            return _Function(value)
+            self.has_functions = True
+            return _Function(value, path)
         if isinstance(value, Domain):
             return self._walk_domain(value, path, condition)
         if isinstance(value, Mapping):
@@ -350,20 +495,18 @@ class SearchSpace:
             if all(isinstance(item, _Constant) for item in items):
                 return _Constant(value)
             return _List(items, type(value))
+        if isinstance(value, list | tuple | set | frozenset):
+            _refuse_laws(value, path, "a list, a tuple or a dict")
         return _Constant(value)
 
     def _walk_domain(self, domain: Domain, path: str, condition: tuple[str, int] | None) -> Any:
         if domain.law == "choice":
-            (options,) = domain.arguments
-            labels = self._labels[path] = [_label(i, option) for i, option in enumerate(options)]
-            index = self._add(_core.TuneParameter.choice(path, labels), condition)
-            return _Choice(
-                index,
-                path,
-                [self._walk(x, f"{path}[{i}]", (path, i)) for i, x in enumerate(options)],
+            return self._walk_options(
+                _core.TuneParameter.choice, domain.arguments[0], path, condition
             )
         if domain.law == "choice_n":
             items, low, high = domain.arguments
+            _refuse_laws(items, path, "choice, which may hold laws,")
             parameters = _core.TuneParameter.subset(path, len(items), low, high)
             first = len(self._parameters)
             for parameter in parameters:
@@ -375,15 +518,55 @@ class SearchSpace:
     def _walk_grid(self, values: Any, path: str, condition: tuple[str, int] | None) -> Any:
         if not isinstance(values, list):
             raise InvalidArgumentError(f"{path}: grid_search wants a list, not {values!r}")
-        labels = self._labels[path] = [_label(i, value) for i, value in enumerate(values)]
-        index = self._add(_core.TuneParameter.grid(path, labels), condition)
-        return _Choice(index, path, [_Constant(value) for value in values])
+        return self._walk_options(_core.TuneParameter.grid, values, path, condition)
+
+    def _walk_options(
+        self,
+        law: Callable[[str, list[Any]], Any],
+        values: Sequence[Any],
+        path: str,
+        condition: tuple[str, int] | None,
+    ) -> Any:
+        labels = _labels(values)
+        index = self._add(law(path, labels), condition)
+        nodes = [self._walk(x, f"{path}[{i}]", (path, i)) for i, x in enumerate(values)]
+        self._options[path] = list(zip(labels, nodes, strict=True))
+        return _Choice(index, path, nodes)
+
+
+def _by_path(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """``values`` with dicts taken apart where parameters lie inside of them; what is in a dict is the younger value."""
+    found = dict(values)
+    for name, value in values.items():
+        inside = f"{name}/"
+        if isinstance(value, Mapping) and any(each.startswith(inside) for each in names):
+            del found[name]
+            found.update(_by_path({f"{inside}{key}": part for key, part in value.items()}, names))
+    return found
+
+
+def _refuse_laws(values: Any, path: str, remedy: str) -> None:
+    for value in values:
+        if isinstance(value, Domain | SampleFrom):
+            raise InvalidArgumentError(
+                f"{path}: {value!r} in a {type(values).__name__} would be passed on as it is; use {remedy} in its place"
+            )
 
 
 def _law(value: Any) -> str:
     if isinstance(value, Domain):
         return f"<{value.law}>"
     raise TypeError
+
+
+def _labels(options: Sequence[Any]) -> list[Any]:
+    """One for each option; texts of what is no plain value differ."""
+    found: list[Any] = []
+    for i, option in enumerate(options):
+        label = _label(i, option)
+        is_text = isinstance(label, str) and not isinstance(option, str)
+        found.append(f"{label} #{i}" if is_text and label in found else label)
+    return found
 
 
 def _label(index: int, option: Any) -> Any:
@@ -425,26 +608,99 @@ def _same(a: Any, b: Any) -> bool:
         return False
 
 
-def _resolve(config: dict[str, Any]) -> dict[str, Any]:
+def _replace(
+    node: Any, value: Any, path: str, others: dict[str, Any], point: Sequence[float]
+) -> Any:
+    """``value``, which ``node`` made, with the values of ``others`` by their paths, which are taken out."""
+    if not others:
+        return value
+    if path in others:
+        return others.pop(path)
+    if isinstance(node, _Dict):
+        for key, part in node.fields.items():
+            value[key] = _replace(part, value[key], _join(path, key), others, point)
+    elif isinstance(node, _List):
+        parts = [
+            _replace(part, value[i], _join(path, i), others, point)
+            for i, part in enumerate(node.nodes)
+        ]
+        return node.kind(parts)
+    elif isinstance(node, _Choice):
+        taken = int(point[node.index])
+        return _replace(node.options[taken], value, f"{path}[{taken}]", others, point)
+    return value
+
+
+def _put_at(config: Any, name: str, value: Any) -> None:
+    """Puts a value where no parameter is; not below an option that was not taken."""
+    *way, last = name.split("/") if name not in config else [name]
+    for part in way:
+        keys = {str(key): key for key in config} if isinstance(config, dict) else {}
+        if isinstance(config, list) and part.isdecimal() and int(part) < len(config):
+            config = config[int(part)]
+        elif part in keys:
+            config = config[keys[part]]
+        else:
+            return
+    if isinstance(config, dict):
+        config[next((key for key in config if str(key) == last), last)] = value
+    elif isinstance(config, list) and last.isdecimal() and int(last) < len(config):
+        config[int(last)] = value
+
+
+def _stable(value: Any) -> Any:
+    """A text that stays the same, for what JSON has no word for."""
+    if hasattr(value, "tobytes") and hasattr(value, "dtype"):
+        return f"{value.dtype} {hashlib.sha256(value.tobytes()).hexdigest()}"
+    return f"<{type(value).__name__}>"
+
+
+def _constants(node: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(node, _Constant):
+        try:
+            label = json.dumps(node.value, default=_stable, sort_keys=True)
+        except (TypeError, ValueError):
+            label = f"<{type(node.value).__name__}>"
+        yield path, label if len(label) < _LONG else hashlib.sha256(label.encode()).hexdigest()
+    elif isinstance(node, _Function):
+        yield path, "<sample_from>"
+    elif isinstance(node, _Dict):
+        for key, part in node.fields.items():
+            yield from _constants(part, _join(path, key))
+    elif isinstance(node, _List):
+        for i, part in enumerate(node.nodes):
+            yield from _constants(part, _join(path, i))
+    elif isinstance(node, _Choice):
+        for i, part in enumerate(node.options):
+            if not isinstance(part, _Constant):  # Which the engine keeps.
+                yield from _constants(part, f"{path}[{i}]")
+
+
+def _resolve(config: dict[str, Any], made: dict[str, Any]) -> None:
     """Calls the functions in ``config`` until none is left; some wait for the values of others."""
-    spec = _Spec(config)
     for _ in range(_MAX_PASSES):
-        waiting = 0
-        stack: list[Any] = [config]
-        while stack:
-            node = stack.pop()
-            pairs: Any = node.items() if isinstance(node, dict) else enumerate(node)
-            for key, value in list(pairs):
-                if isinstance(value, _Pending):
-                    try:
-                        node[key] = value.function.call(spec)
-                    except _NotResolvedYet:
-                        waiting += 1
-                    spec = _Spec(config)
-                elif type(value) in (dict, list):
-                    stack.append(value)
-        if waiting == 0:
-            return config
+        if (waiting := _fill(config, config, made)[1]) == 0:
+            return
     raise RecursiveDependencyError(
         f"{waiting} functions of sample_from still wait for each other after {_MAX_PASSES} passes"
     )
+
+
+def _fill(value: Any, config: dict[str, Any], made: dict[str, Any]) -> tuple[Any, int]:
+    """``value`` with what its functions give now, and how many of them wait. Dicts and lists change in place."""
+    if isinstance(value, _Pending):
+        if value.path not in made:
+            try:
+                made[value.path] = _plain(value.function.call(_DictView(config=config)))
+            except _NotResolvedYet:
+                return value, 1
+        return _copied(made[value.path]), 0
+    waiting = 0
+    if type(value) in (dict, list):
+        for key in list(value) if type(value) is dict else range(len(value)):
+            value[key], more = _fill(value[key], config, made)
+            waiting += more
+    elif type(value) is tuple:
+        parts = [_fill(part, config, made) for part in value]
+        value, waiting = tuple(part for part, _ in parts), sum(more for _, more in parts)
+    return value, waiting

@@ -6,11 +6,13 @@ import contextlib
 import inspect
 import json
 import logging
+import math
 import os
 import secrets
+import sys
 import time
 import traceback
-import warnings
+import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +21,16 @@ from orca._native import _core
 from orca.errors import FailedPreconditionError, InvalidArgumentError, OrcaError
 from orca.generations import ORCA, Errors, Generation
 from orca.tune import live
+from orca.tune.arguments import (
+    changes_configs,
+    check_mutations,
+    count,
+    parameters_of,
+    positive,
+    scheduler_parameters,
+    taken_functions,
+    warn,
+)
 from orca.tune.crew import Attempt, Crew
 from orca.tune.space import SearchSpace
 
@@ -100,11 +112,12 @@ def search_parameters(
             continue
         if name not in known:
             message = (
-                f"search_alg {search_alg!r} has no parameter {name!r}; known: {', '.join(known)}"
+                f"search_alg {search_alg!r} has no parameter {name!r}; known: "
+                f"{', '.join(sorted([*known, 'points_to_evaluate']))}"
             )
             if generation.raises is Errors.OURS:
                 raise InvalidArgumentError(message)
-            warnings.warn(f"{message}. It is ignored", UserWarning, stacklevel=3)
+            warn(f"{message}. It is ignored")
             continue
         if value is None:
             continue
@@ -133,7 +146,8 @@ class Study:
             number of parallel trials up to ``k``.
         points_to_evaluate: Configurations that come first; what they leave out is drawn.
         n_trials: How many trials there will be, if that is known; ``"auto"`` takes it into account.
-        allow_duplicates: Whether a configuration of a finite space may come twice.
+        allow_duplicates: Whether a configuration of a finite space may come twice. It may where a ``sample_from`` makes
+            another one of it.
         scheduler: Decides by reports which trials stop, pause and go on: ``"async_hyperband"`` and others
             (docs/tune.md).
         scheduler_params: Parameters of the scheduler.
@@ -147,6 +161,10 @@ class Study:
             is the last one.
         warm_start: The file of an older study, or its folder: its finished trials are known to a study that begins,
             and not counted.
+        generation: Unknown parameters are an error under ``orca``, a warning under the old roots.
+
+    Attributes:
+        max_concurrent: How many trials may run at the same time, by ``search_alg_params``; 0: any number.
 
     Example:
         >>> from orca.automl import hp
@@ -179,6 +197,7 @@ class Study:
         full_sync: bool = False,
         retries: int = 0,
         warm_start: str | os.PathLike[str] | None = None,
+        generation: Generation = ORCA,
     ) -> None:
         if mode not in _MODES:
             raise InvalidArgumentError(f"mode {mode!r} is not known; give 'min' or 'max'")
@@ -189,42 +208,104 @@ class Study:
         file = "" if storage is None else os.fspath(storage)
         if seed is None and file and resume:
             seed = _core.tune_stored_seed(file, name)
-        self.seed = secrets.randbits(63) if seed is None else _count("seed", seed)
+        self.seed = secrets.randbits(63) if seed is None else count("seed", seed)
+        if self.seed >> 64:
+            raise InvalidArgumentError(f"seed {self.seed} is larger than {(1 << 64) - 1}")
         self.space = SearchSpace(space)
+        searching = parameters_of("search_alg_params", search_alg_params, metric, mode)
+        scheduling = parameters_of("scheduler_params", scheduler_params, metric, mode)
+        self.max_concurrent = count("max_concurrent", searching.pop("max_concurrent", None) or 0)
+        points = _points(searching.pop("points_to_evaluate", None), points_to_evaluate)
+        if changes_configs(scheduler or "") and search_alg.lower() == "auto":
+            search_alg = (
+                "random"  # What learns would learn of configurations that others have changed.
+            )
+        check_mutations(search_alg, scheduler or "", scheduling, space, self.space.names)
         self._configs: dict[int, dict[str, Any]] = {}
+        self._made: dict[int, dict[str, Any]] = {}  # By functions of sample_from, for each trial.
+        self._functions = taken_functions(
+            scheduler or "", scheduling, self.space, lambda trial: self._made.get(trial, {})
+        )
         self._native = _core.TuneStudy(
             self.space.native,
             maximize=mode == "max",
             search_alg=search_alg,
-            parameters=search_parameters(search_alg, search_alg_params or {}),
+            parameters=search_parameters(search_alg, searching, generation),
             seed=self.seed,
-            batch=_count("batch", batch),
-            points=[self.space.point(point) for point in points_to_evaluate],
-            budget=_count("n_trials", n_trials or 0),
-            allow_duplicates=allow_duplicates,
+            batch=count("batch", batch),
+            points=[self.space.point(point) for point in points],
+            budget=count("n_trials", n_trials or 0),
+            allow_duplicates=allow_duplicates or self.space.has_functions,
             scheduler=scheduler or "fifo",
-            scheduler_parameters=_json(scheduler_params or {}),
-            epochs=_count("epochs", epochs or 0),
+            scheduler_parameters=scheduler_parameters(scheduling),
+            epochs=count("epochs", epochs or 0),
             file=file,
             name=name,
             metric=metric,
             resume=bool(resume),
             full_sync=full_sync,
-            retries=_count("retries", retries),
+            retries=count("retries", retries),
             warm_start="" if warm_start is None else os.fspath(warm_start),
+            constants=json.dumps(self.space.constants()),
+            ignore_unknown=generation.raises is not Errors.OURS,
+            **self._weak_functions(),
         )
+        for note in self._native.scheduler_notes:
+            if " has no parameter " in note:
+                warn(f"{note}. It is ignored")
+        if self.space.has_functions:
+            self._made.update(
+                {trial.number: _read(trial.memo)[1] for trial in self._native.trials()}
+            )
         self._epochs = epochs or 0
         # Of the budget of the first ``optimize``.
         self._restored = self._native.size - self._native.added
         self._paused: dict[int, tuple[Generator[Any, Any, Any], int]] = {}  # With the last step.
-        for native in self._native.trials():
-            self._configs[native.number] = self._config(native)
+
+    def _weak_functions(self) -> dict[str, Any]:
+        """What the engine calls. It holds no function of the user, who may hold the study: Python finds no garbage in the engine."""
+        mine = weakref.ref(self)
+
+        def draw(key: str) -> Callable[[int], str]:
+            return lambda random: mine()._functions["draws"][key](random)  # type: ignore[union-attr]
+
+        found: dict[str, Any] = {
+            "draws": {key: draw(key) for key in self._functions.get("draws", ())}
+        }
+        if "explore" in self._functions:
+            found["explore"] = lambda *given: mine()._functions["explore"](*given)  # type: ignore[union-attr]
+        return found
 
     @property
     def algorithm(self) -> str:
         """What proposes configurations, e.g. ``"tpe"``."""
         name: str = self._native.algorithm
         return name
+
+    @property
+    def may_pause(self) -> bool:
+        """Whether the scheduler may decide that a trial pauses or saves its state."""
+        return bool(self._native.may_pause)
+
+    @property
+    def changes_configs(self) -> bool:
+        """Whether the scheduler may give trials other configurations."""
+        return bool(self._native.changes_configs)
+
+    @property
+    def memo(self) -> str:
+        """A text that is stored with the study."""
+        text: str = self._native.memo
+        return text
+
+    @memo.setter
+    def memo(self, text: str) -> None:
+        self._native.set_memo(text)
+
+    def policy_files(self) -> dict[str, str]:
+        """What PBT has done, as ``pbt_global.txt`` and ``pbt_policy_<trial>.txt``, by their names."""
+        files: dict[str, str] = self._native.policy_files()
+        return files
 
     # --- one trial
 
@@ -251,20 +332,56 @@ class Study:
         native = self._native.ask_again()
         return None if native is None else self._begun(native)
 
+    def take_stopped(self) -> list[int]:
+        """The numbers of paused trials that the scheduler has stopped since the last call: nobody asks for them again."""
+        stopped: list[int] = self._native.take_stopped()
+        for number in stopped:
+            if (paused := self._paused.pop(number, None)) is not None:
+                paused[0].close()
+        return stopped
+
     def _begun(self, native: Any) -> Trial:
-        number: int = native.number
         try:
-            if native.config or number not in self._configs:
-                self._configs[number] = self._config(native)
+            if native.config or native.number not in self._configs:
+                self._configs[native.number] = self._config(native)
         except BaseException as error:  # Of a function of sample_from.
-            self._native.fail(number, repr(error))
+            self._configs[native.number] = {}
+            self._native.fail(native.number, repr(error))
             raise
         return self._trial(native)
 
     def _config(self, native: Any) -> dict[str, Any]:
-        if not native.config:
-            return self.space.config(native.point)
-        return self.space.changed(native.point, json.loads(native.config))
+        """The configuration of a trial. Functions of ``sample_from`` are called once; what they made is stored, and a clone has its source's."""
+        made: dict[str, Any] = {}
+        if self.space.has_functions:
+            clones, made = _read(native.memo)
+            if clones != native.clones and native.source >= 0:
+                made = dict(self._made.get(native.source, made))
+        if native.config:
+            config = self.space.changed(native.point, json.loads(native.config), made)
+        else:
+            config = self.space.config(native.point, made)
+        if made:
+            self._made[native.number] = made
+            if (memo := _memo(native.clones, made)) != native.memo:
+                self._native.set_memo(native.number, memo)
+        return config
+
+    def described(self, trial: Trial | int) -> str:
+        """The configuration that a trial has now, in words that other processes understand; see ``config_of``."""
+        number = _number(trial)
+        config = json.loads(self._native.config_text(self._native.at(number)))
+        made = json.loads(_memo(0, self._made.get(number, {})))["made"]
+        return json.dumps({"config": config, "made": made}, sort_keys=True)
+
+    def config_of(self, trial: Trial | int, description: str) -> dict[str, Any]:
+        """The configuration that ``described`` told of a trial."""
+        number = _number(trial)
+        if description == self.described(number):
+            return self._trial(self._native.at(number)).config
+        told = json.loads(description)
+        made = {path: _decoded(value) for path, value in told["made"].items()}
+        return self.space.changed(self._native.at(number).point, told["config"], made)
 
     def tell(self, trial: Trial | int, value: float) -> None:
         """Ends a trial with its value. One that is not finite makes it a failed one."""
@@ -288,6 +405,10 @@ class Study:
         """
         text = error if isinstance(error, str) else _traceback(error)
         return bool(self._native.retry(_number(trial), text, step))
+
+    def is_running(self, trial: Trial | int) -> bool:
+        """Whether a trial runs: it has neither ended nor paused."""
+        return bool(self._native.at(_number(trial)).state == "running")
 
     def prune(self, trial: Trial | int) -> None:
         """Ends a trial that was stopped early; its last report is what is known of it."""
@@ -349,24 +470,22 @@ class Study:
         Raises:
             FailedPreconditionError: No trial of the study succeeded.
         """
-        if n_trials is None and timeout is None and self.space.native.cardinality == float("inf"):
+        is_endless = self.space.has_functions or self.space.native.cardinality == float("inf")
+        if n_trials is None and timeout is None and is_endless:
             raise InvalidArgumentError(
                 "optimize has no end: give n_trials, timeout, or a finite search space"
             )
-        left = float("inf") if n_trials is None else _count("n_trials", n_trials)
-        parallel = _count("parallel", parallel)
-        if parallel == 0:
-            raise InvalidArgumentError("parallel 0 runs nothing; give 1 or more")
+        left = float("inf") if n_trials is None else count("n_trials", n_trials)
+        parallel = min(count("parallel", parallel, 1), self.max_concurrent or sys.maxsize)
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
         last = self._native.size - self._restored + left
         self._restored = 0
-        patience = _seconds("trial_timeout", trial_timeout)
+        patience = positive("trial_timeout", trial_timeout)
         with contextlib.ExitStack() as stack:
             if not quiet:
                 stack.enter_context(live.shown(self._native, last - self.added, timeout))
             if parallel == 1 and patience is None:
-                while (trial := self._next(last, deadline)) is not None:
-                    self._end(Attempt(trial), function)
+                self._run_in_turn(function, last, deadline)
             else:
                 self._run_parallel(function, last, deadline, parallel, patience)
         if self._native.size and self._native.best() is None:
@@ -374,12 +493,30 @@ class Study:
 
     def _next(self, last: float, deadline: float) -> Trial | None:
         """A trial to run; None: there is none now."""
+        self.take_stopped()
         if self._native.size >= last or time.monotonic() >= deadline:
             return self.ask_again()
         try:
             return self.ask() if self.can_ask() else None
         except SpaceExhaustedError:
             return None
+
+    def _run_in_turn(self, function: Callable[..., Any], last: float, deadline: float) -> None:
+        """Runs one trial after the other. The end of one and the start of the next are stored in one commit."""
+        trial = self._next(last, deadline)
+        while trial is not None:
+            next_trial: list[Trial | None] = []
+
+            def tell(
+                ended: Trial, value: float, next_trial: list[Trial | None] = next_trial
+            ) -> None:
+                may_start = self._native.size < last and time.monotonic() < deadline
+                native = self._native.tell_and_ask(ended.number, value, may_start)
+                next_trial.append(None if native is None else self._begun(native))
+
+            self._end(Attempt(trial), function, tell)
+            trial = next_trial[0] if next_trial else self._next(last, deadline)
+            self.take_stopped()
 
     def _run_parallel(
         self,
@@ -390,7 +527,7 @@ class Study:
         patience: float | None,
     ) -> None:
         """Runs trials in threads. The thread of one that is silent for too long is left behind."""
-        crew = Crew(lambda attempt: self._end(attempt, function))
+        crew = Crew(lambda attempt: self._end(attempt, function, self.tell))
         try:
             while True:
                 while crew.size < parallel and (trial := self._next(last, deadline)) is not None:
@@ -411,7 +548,12 @@ class Study:
         finally:
             crew.end(patience)
 
-    def _end(self, attempt: Attempt, function: Callable[..., Any]) -> None:
+    def _end(
+        self,
+        attempt: Attempt,
+        function: Callable[..., Any],
+        tell: Callable[[Trial, float], None],
+    ) -> None:
         """Runs a trial to its end, or until it is paused; again when it raises, as long as that is allowed."""
         trial = attempt.trial
         while True:
@@ -428,6 +570,7 @@ class Study:
                     if not goes_on or not self.retry(trial, error, attempt.step):
                         return
                     attempt.has_ended = False
+                    attempt.heard = time.monotonic()
             except BaseException as error:
                 with attempt.ending() as goes_on:
                     if goes_on:
@@ -436,7 +579,7 @@ class Study:
             else:
                 with attempt.ending() as goes_on:
                     if goes_on:
-                        self.tell(trial, value)
+                        tell(trial, value)
                 return
 
     def _drive(self, attempt: Attempt, steps: Generator[Any, Any, Any], step: int) -> Any:
@@ -455,11 +598,13 @@ class Study:
                 if attempt.is_abandoned:
                     steps.close()
                     return None
+                # Before it is told that it pauses: another thread may go on with it at once.
+                self._paused[trial.number] = (steps, step)
                 decision = self.report(trial, value, step)
+                if decision != "pause":
+                    del self._paused[trial.number]
                 attempt.heard, attempt.step = time.monotonic(), step
                 attempt.has_ended = decision in ("pause", "stop")
-                if decision == "pause":
-                    self._paused[trial.number] = (steps, step)
             if decision == "pause":
                 return None
             if decision == "stop":
@@ -530,9 +675,16 @@ class Study:
         return self.best_trial.config
 
     def _trial(self, native: Any) -> Trial:
+        config = self._configs.get(native.number)
+        if config is None:  # Of a study that was resumed.
+            try:
+                config = self._configs[native.number] = self._config(native)
+            except Exception as error:  # Of a function of sample_from.
+                _log.warning("the configuration of trial %d is not known: %s", native.number, error)
+                config = {}
         return Trial(
             native.number,
-            self._configs.get(native.number, {}),
+            config,
             native.state,
             native.value,
             native.reports,
@@ -544,30 +696,68 @@ class Study:
         )
 
 
+def _points(in_parameters: Any, given: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Those of ``points_to_evaluate``, wherever they were given."""
+    if in_parameters and given:
+        raise InvalidArgumentError(
+            "points_to_evaluate are given twice, as an argument and in search_alg_params; give them once"
+        )
+    points = in_parameters or given
+    if not isinstance(points, list | tuple):
+        raise InvalidArgumentError(
+            f"points_to_evaluate {points!r} is a {type(points).__name__}; give a list of dicts"
+        )
+    return points
+
+
+def _memo(clones: int, made: Mapping[str, Any]) -> str:
+    """What a file keeps of the values that functions made: those that JSON has words for."""
+    found = {}
+    for path, value in made.items():
+        try:
+            found[path] = _coded(value)
+        except TypeError:
+            continue
+    return json.dumps({"clones": clones, "made": found})
+
+
+def _read(memo: str) -> tuple[int, dict[str, Any]]:
+    """Of how many clones it is, and what functions had made."""
+    found = json.loads(memo or '{"clones": -1, "made": {}}')
+    return found["clones"], {path: _decoded(value) for path, value in found["made"].items()}
+
+
+_TUPLE = "()"  # The key of a tuple in JSON.
+
+
+def _coded(value: Any) -> Any:
+    """As JSON, from which it comes out as it went in."""
+    if value is None or type(value) in (bool, int, str):
+        return value
+    if type(value) is float and math.isfinite(value):
+        return value
+    if type(value) is list:
+        return [_coded(part) for part in value]
+    if type(value) is tuple:
+        return {_TUPLE: [_coded(part) for part in value]}
+    if type(value) is dict and _TUPLE not in value and all(type(key) is str for key in value):
+        return {key: _coded(part) for key, part in value.items()}
+    raise TypeError(f"{value!r} is not JSON")
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_decoded(part) for part in value]
+    if isinstance(value, dict) and _TUPLE in value:
+        return tuple(_decoded(part) for part in value[_TUPLE])
+    if isinstance(value, dict):
+        return {key: _decoded(part) for key, part in value.items()}
+    return value
+
+
 def _number(trial: Trial | int) -> int:
     return trial.number if isinstance(trial, Trial) else trial
 
 
 def _traceback(error: BaseException) -> str:
     return "".join(traceback.format_exception(error))
-
-
-def _json(parameters: Mapping[str, Any]) -> str:
-    try:
-        return json.dumps(dict(parameters))
-    except TypeError as error:
-        raise InvalidArgumentError(f"scheduler_params are not JSON: {error}") from None
-
-
-def _count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidArgumentError(f"{name} {value!r} is not a whole number of 0 or more")
-    return value
-
-
-def _seconds(name: str, value: Any) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise InvalidArgumentError(f"{name} {value!r} is not a positive number of seconds")
-    return float(value)

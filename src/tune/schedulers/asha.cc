@@ -28,6 +28,8 @@ class AshaStopping final : public SchedulerBase {
       brackets_.emplace_back(asha.grace, asha.max_t, asha.factor, s);
   }
 
+  bool may_pause() const override { return false; }
+
  private:
   // A bracket is as likely as e to the number of its rungs.
   std::size_t Bracket(std::int64_t trial) const {
@@ -94,9 +96,13 @@ class AshaPromotion final : public SchedulerBase {
     if (std::isnan(score)) return Decision::kStop;
     last = score;
     rungs_[next].all.Insert(score, trial);
-    rungs_[next].waiting.Insert(score, trial);
     ++next;
     return Decision::kPause;
+  }
+
+  void OnPause(std::int64_t trial) override {
+    const Place& place = places_.at(trial);
+    rungs_[place.next_rung - 1].waiting.Insert(place.score, trial);
   }
 
   Task OnNext(bool may_start) override {

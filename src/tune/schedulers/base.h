@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -20,11 +21,14 @@ class SchedulerBase : public Scheduler {
 
   void Start(std::int64_t trial, std::string_view config) final;
   Decision Report(std::int64_t trial, std::int64_t step, double value) final;
+  void Note(std::int64_t trial, std::int64_t step, double value, Decision decision) final;
   Task Next(bool may_start) final;
   void Finished(std::int64_t trial) final { End(trial); }
   void Failed(std::int64_t trial) final { End(trial); }
   std::string State() const final;
   void Restore(std::string_view state) final;
+  bool changes_configs() const override { return false; }
+  bool may_pause() const override { return true; }
   const std::vector<std::string>& notes() const final { return notes_; }
 
   void AddNote(std::string note) { notes_.push_back(std::move(note)); }
@@ -36,6 +40,9 @@ class SchedulerBase : public Scheduler {
     return {.kind = may_start ? Task::Kind::kStart : Task::Kind::kWait};
   }
   virtual void OnStart(std::int64_t /*trial*/, std::string_view /*config*/) {}
+  /// Its state is stored at the report that OnReport() has just seen.
+  virtual void OnSave(std::int64_t /*trial*/) {}
+  /// The same, and it pauses: only now does it wait for its turn.
   virtual void OnPause(std::int64_t /*trial*/) {}
   virtual void OnEnd(std::int64_t /*trial*/) {}
   virtual void Save(Json& /*state*/) const {}
@@ -58,6 +65,8 @@ class SchedulerBase : public Scheduler {
   };
 
   Trial& At(std::int64_t trial);
+  Decision Decide(std::int64_t trial, std::int64_t step, double value,
+                  std::optional<Decision> decided);
   void SetStatus(Trial& trial, Status status);
   void End(std::int64_t trial);
 

@@ -7,6 +7,8 @@ class Fifo final : public SchedulerBase {
  public:
   explicit Fifo(const SchedulerOptions& options) : SchedulerBase("fifo", options.maximize) {}
 
+  bool may_pause() const override { return false; }
+
  private:
   Decision OnReport(std::int64_t /*trial*/, std::int64_t /*step*/, double /*score*/) override {
     return Decision::kContinue;

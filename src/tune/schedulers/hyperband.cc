@@ -81,8 +81,12 @@ class HyperBand final : public SchedulerBase {
     }
     if (step < bracket.milestone) return Decision::kContinue;
     const double worst = -std::numeric_limits<double>::infinity();
-    bracket.waiting[trial] = std::isnan(score) ? worst : score;
+    reported_ = std::isnan(score) ? worst : score;
     return Decision::kPause;
+  }
+
+  void OnPause(std::int64_t trial) override {
+    brackets_[bracket_of_.at(trial)].waiting[trial] = reported_;
   }
 
   void OnEnd(std::int64_t trial) override {
@@ -188,6 +192,7 @@ class HyperBand final : public SchedulerBase {
   std::map<std::int64_t, std::size_t> bracket_of_;
   std::deque<std::pair<std::int64_t, bool>> tasks_;  // trial, whether it goes on
   std::size_t first_open_ = 0;
+  double reported_ = 0;  // what OnPause() needs
 };
 
 MadeScheduler Make(Parameters& parameters, const SchedulerOptions& options, bool largest_first) {

@@ -80,9 +80,7 @@ class MedianStopping final : public SchedulerBase {
     if (others < static_cast<std::size_t>(options_.min_samples_required)) {
       const bool yields =
           step - mine.last_pause > options_.min_time_slice && (paused() > 0 || may_start_);
-      if (!yields) return Decision::kContinue;
-      mine.last_pause = step;
-      return Decision::kPause;
+      return yields ? Decision::kPause : Decision::kContinue;
     }
     const auto skipped = has_own ? std::lower_bound(means.begin(), means.end(), own) - means.begin()
                                  : static_cast<std::ptrdiff_t>(means.size());
@@ -108,7 +106,10 @@ class MedianStopping final : public SchedulerBase {
     return {.kind = Task::Kind::kResume, .trial = trial};
   }
 
-  void OnPause(std::int64_t trial) override { waiting_.emplace(Step(trial), trial); }
+  void OnPause(std::int64_t trial) override {
+    histories_.at(trial).last_pause = Step(trial);
+    waiting_.emplace(Step(trial), trial);
+  }
   void OnEnd(std::int64_t trial) override { waiting_.erase({Step(trial), trial}); }
 
   void Save(Json& state) const override {

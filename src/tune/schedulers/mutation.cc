@@ -63,8 +63,12 @@ void Mutations::Add(const Json& given, const std::string& path, const SchedulerO
       pointer /= key.substr(at, end - at);
       at = end + 1;
     }
-    Mutation mutation{
-        .key = pointer, .values = nullptr, .draw = {}, .lower = -kInfinity, .upper = kInfinity};
+    Mutation mutation{.name = key,
+                      .way = pointer,
+                      .values = nullptr,
+                      .draw = {},
+                      .lower = -kInfinity,
+                      .upper = kInfinity};
     if (value.is_array()) {
       if (value.empty()) Refuse(key, "is an empty list");
       mutation.values = value;
@@ -72,6 +76,7 @@ void Mutations::Add(const Json& given, const std::string& path, const SchedulerO
       const Range range = ReadRange(key, value);
       mutation.lower = range.lower;
       mutation.upper = range.upper;
+      mutation.whole = value.value("whole", false);
       mutation.draw = [range](std::uint64_t random) { return DrawFrom(range, random).dump(); };
     } else if (value.is_object()) {
       Add(value, key, options);
@@ -96,7 +101,7 @@ Json Mutations::Change(const Mutation& mutation, const Json& old, Draws& draws) 
     return mutation.values[static_cast<std::size_t>(std::clamp<std::int64_t>(next, 0, size - 1))];
   }
   const std::uint64_t random = draws.Bits();
-  const bool is_whole = old.is_number_integer();
+  const bool is_whole = mutation.whole || old.is_number_integer();
   Json fresh = redraws || !old.is_number()
                    ? Json::parse(mutation.draw(random), nullptr, false)
                    : Json(old.get<double>() * (random % 2 == 0 ? 1.2 : 0.8));
@@ -106,13 +111,14 @@ Json Mutations::Change(const Mutation& mutation, const Json& old, Draws& draws) 
   return inside;
 }
 
-Json Mutations::Explore(Json config, Draws& draws) const {
+Json Mutations::Explore(Json config, std::int64_t source, Draws& draws) const {
   for (const auto& mutation : mutations_) {
-    const Json old = config.contains(mutation.key) ? config[mutation.key] : Json();
-    config[mutation.key] = Change(mutation, old, draws);
+    const bool is_way = !config.contains(mutation.name) && config.contains(mutation.way);
+    Json& place = is_way ? config[mutation.way] : config[mutation.name];
+    place = Change(mutation, place, draws);
   }
   if (!explore_) return config;
-  Json explored = Json::parse(explore_(config.dump()), nullptr, false);
+  Json explored = Json::parse(explore_(config.dump(), source), nullptr, false);
   if (!explored.is_object())
     throw Error(Code::kInvalidArgument,
                 "custom_explore_fn gave no configuration; return the changed dictionary");

@@ -36,6 +36,8 @@ class Pbt final : public SchedulerBase {
         mutations_(std::move(mutations)),
         seed_(options.seed) {}
 
+  bool changes_configs() const override { return true; }
+
  private:
   struct Member {
     Json config;
@@ -67,10 +69,9 @@ class Pbt final : public SchedulerBase {
     const std::size_t rank = ranking_.Rank(member.score, trial);
     member.exploits = rank < part;
     const bool is_top = rank + part >= ranking_.size() && part > 0;
+    member.saved_step = 0;  // A state of an older score is not worth a copy.
     // Others wait for a worker: they take turns.
     if (member.exploits || paused() > 0 || may_start_) return Decision::kPause;
-    // A state of an older score is not worth a copy.
-    member.saved_step = is_top ? step : 0;
     return is_top ? Decision::kSave : Decision::kContinue;
   }
 
@@ -93,8 +94,10 @@ class Pbt final : public SchedulerBase {
     return std::min(part, ranking_.size() / 2);
   }
 
+  void OnSave(std::int64_t trial) override { members_.at(trial).saved_step = Step(trial); }
+
   void OnPause(std::int64_t trial) override {
-    members_.at(trial).saved_step = Step(trial);
+    OnSave(trial);
     waiting_.emplace(Step(trial), trial);
   }
 
@@ -126,28 +129,30 @@ class Pbt final : public SchedulerBase {
       }
     }
     if (round_.empty()) return {.kind = Task::Kind::kWait};
-    const std::int64_t trial = round_.front();
+    Task task = Resume(round_.front());
     round_.pop_front();
-    return Resume(trial);
+    return task;
   }
 
   Task Resume(std::int64_t trial) {
-    waiting_.erase({Step(trial), trial});
     Task task{.kind = Task::Kind::kResume, .trial = trial};
     Member& member = members_.at(trial);
-    if (!std::exchange(member.exploits, false)) return task;
-    Draws draws(seed_, static_cast<std::uint64_t>(trial), ++member.changes);
-    const auto source = PickSource(trial, draws);
+    Draws draws(seed_, static_cast<std::uint64_t>(trial), member.changes + 1);
+    const auto source = member.exploits ? PickSource(trial, draws) : std::nullopt;
+    Json config;
+    if (source)
+      config = mutations_.Explore(members_.at(*source).config, *source, draws);  // It may throw.
+    waiting_.erase({Step(trial), trial});
+    if (std::exchange(member.exploits, false)) ++member.changes;
     if (!source) return task;
-    Member& parent = members_.at(*source);
-    const Json config = mutations_.Explore(parent.config, draws);
+    const Member& parent = members_.at(*source);
     task.config = config.dump();
     task.source = *source;
     task.source_step = parent.saved_step;
     task.policy = Json{std::to_string(trial), std::to_string(*source), Step(trial),
                        parent.saved_step,     parent.config,           config}
                       .dump();
-    member.config = config;
+    member.config = std::move(config);
     member.last_perturbation = parent.saved_step;
     member.saved_step = 0;  // it has gone away from that state
     SetStep(trial, parent.saved_step);
@@ -245,6 +250,20 @@ MadeScheduler Make(Parameters& parameters, const SchedulerOptions& options, bool
 }
 
 }  // namespace
+
+std::map<std::string, std::string> PolicyFiles(const std::vector<std::string>& policies) {
+  const auto name = [](const Json& tag) {
+    return fmt::format("pbt_policy_{:0>5}.txt", tag.get<std::string>());
+  };
+  std::map<std::string, std::string> files;
+  for (const std::string& policy : policies) {
+    const Json line = Json::parse(policy);
+    std::string descent = files.contains(name(line[1])) ? files[name(line[1])] : "";
+    files[name(line[0])] = descent + policy + "\n";
+    files["pbt_global.txt"] += policy + "\n";
+  }
+  return files;
+}
 
 MadeScheduler MakePbt(Parameters& parameters, const SchedulerOptions& options) {
   return Make(parameters, options, false);

@@ -63,6 +63,8 @@ class PbtReplay final : public SchedulerBase {
   PbtReplay(Policy policy, const SchedulerOptions& options)
       : SchedulerBase("pbt_replay", options.maximize), policy_(std::move(policy)) {}
 
+  bool changes_configs() const override { return true; }
+
  private:
   Decision OnReport(std::int64_t /*trial*/, std::int64_t step, double /*score*/) override {
     const bool changes = done_ < policy_.changes.size() && step >= policy_.changes[done_].step;

@@ -49,6 +49,15 @@ void SchedulerBase::Start(std::int64_t trial, std::string_view config) {
 }
 
 Decision SchedulerBase::Report(std::int64_t trial, std::int64_t step, double value) {
+  return Decide(trial, step, value, std::nullopt);
+}
+
+void SchedulerBase::Note(std::int64_t trial, std::int64_t step, double value, Decision decision) {
+  Decide(trial, step, value, decision);
+}
+
+Decision SchedulerBase::Decide(std::int64_t trial, std::int64_t step, double value,
+                               std::optional<Decision> decided) {
   Trial& known = At(trial);
   if (step < 1)
     throw Error(Code::kInvalidArgument,
@@ -60,6 +69,8 @@ Decision SchedulerBase::Report(std::int64_t trial, std::int64_t step, double val
   known.step = step;
   const double score = maximize_ ? value : -value;
   known.last = OnReport(trial, step, score);
+  if (decided) known.last = *decided;
+  if (known.last == Decision::kSave) OnSave(trial);
   if (known.last == Decision::kPause) {
     SetStatus(known, Status::kPaused);
     OnPause(trial);

@@ -1,4 +1,5 @@
 // Memory, descriptors, threads and ports that are not to be had (F25, F29, F17).
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -6,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstring>
 
 #include "net/expect_error.h"
@@ -116,8 +118,24 @@ TEST_F(LimitsTest, F29TooFewThreadsAreNamedWithTheLimit) {
   const auto group = testing::Cgroup::Create("pids", "pids.max", 1);
   if (!group) GTEST_SKIP();
   const std::string error = ErrorInChild([&] {
-    if (!group->Enter()) throw std::runtime_error("cannot enter the cgroup");
-    Communicator::Connect({});
+    // The second rank is outside of it: a group of one needs no thread.
+    const auto store = NewFileStore(::testing::TempDir() + fmt::format("limits-{}", ::getpid()));
+    const pid_t other = ::fork();
+    if (other == 0) {
+      try {
+        Communicator::Connect({.rank = 1, .world = 2, .store = store});
+      } catch (const Error&) {  // It is the other's error that counts.
+      }
+      ::_exit(0);
+    }
+    try {
+      if (!group->Enter()) throw std::runtime_error("cannot enter the cgroup");
+      Communicator::Connect({.rank = 0, .world = 2, .store = store});
+    } catch (...) {
+      ::kill(other, SIGKILL);
+      ::waitpid(other, nullptr, 0);
+      throw;
+    }
   });
   EXPECT_THAT(error, AllOf(HasSubstr("resource exhausted"), HasSubstr("cannot start a thread"),
                            HasSubstr("RLIMIT_NPROC"), HasSubstr("pids.max")));

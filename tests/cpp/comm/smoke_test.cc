@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <iterator>
 
 #include "testing/ranks.h"
 
@@ -44,6 +46,21 @@ TEST_P(SmokeTest, MessagesCross) {
     EXPECT_EQ(std::count(in.begin(), in.end(), previous), 1000000);
     comm.Barrier();
   });
+}
+
+std::ptrdiff_t Entries(const char* folder) {
+  return std::distance(std::filesystem::directory_iterator(folder), {});
+}
+
+TEST(AloneTest, AGroupOfOneNeedsNoThread) {
+  const auto threads = Entries("/proc/self/task");
+  const auto comm = Communicator::Connect({.rank = 0, .world = 1}, {});
+  EXPECT_EQ(Entries("/proc/self/task"), threads);
+  std::vector<float> data(10, 2.0f);
+  comm->AllReduce(AsBytes(data), DType::kFloat32);
+  EXPECT_EQ(data, std::vector<float>(10, 2.0f));
+  comm->Abort("enough");
+  EXPECT_THROW(comm->Barrier(), Error);
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, SmokeTest,

@@ -67,6 +67,28 @@ TEST(LogTest, LinesOfManyThreadsDoNotMix) {
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), wanted);
 }
 
+TEST(LogTest, AFooterStaysBelowTheLines) {
+  ::testing::internal::CaptureStderr();
+  {
+    LogFooter footer;
+    Log(LogLevel::kError, "before");
+    footer.Show("one\ntwo\n");
+    Log(LogLevel::kDebug, "not shown");
+    Log(LogLevel::kError, "above");
+    footer.Show("three\n");
+    footer.Show("four\n");
+    footer.Clear();
+    footer.Clear();
+    footer.Show("five\n");
+  }
+  Log(LogLevel::kError, "after");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(),
+            "orca: before\n"
+            "one\ntwo\n\r\x1b[2A\x1b[Jorca: above\n"
+            "three\n\r\x1b[1A\x1b[Jfour\n\r\x1b[1A\x1b[J"
+            "five\n\r\x1b[1A\x1b[Jorca: after\n");
+}
+
 TEST(ErrorTest, EveryCodeHasAName) {
   for (int code = 1; code <= 10; ++code) EXPECT_STRNE(CodeName(static_cast<Code>(code)), "unknown");
   EXPECT_STREQ(CodeName(static_cast<Code>(0)), "unknown");

@@ -280,6 +280,23 @@ TEST(ArrayStoreTest, F27AForkedChildIsToldToAskAgain) {
   EXPECT_EQ(LabelsOf(*loader).size(), 990U);
 }
 
+// No thread is started for it, so there is none that a child could miss.
+TEST(ArrayStoreTest, TheOnlyBatchOfAnEpochIsGatheredWhenItIsAskedFor) {
+  const auto store = MakeStore(10, 2);
+  const auto loader = store->Batches({.batch_size = 10, .ahead = 3, .threads = 2});
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::alarm(20);
+    ::_exit(LabelsOf(*loader).size() == 10 ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(LabelsOf(*loader).size(), 10U);
+}
+
 TEST(ArrayStoreTest, ConvertsToFloat32) {
   const auto store = MakeStore(50, 2);
   const auto loader = store->Batches(

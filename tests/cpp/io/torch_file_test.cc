@@ -129,6 +129,15 @@ TEST_F(TorchFileTest, ValuesComeBackAsTheyWereWritten) {
     EXPECT_TRUE(Same(Parse(Written(root)).value, root));
 }
 
+TEST_F(TorchFileTest, BytesAreThoseOfTheFile) {
+  EXPECT_EQ(TorchFileBytes(Everything()), Written(Everything()));
+  TorchValue twice = TorchValue::Dict();
+  twice.Add("k", TorchValue());
+  twice.Add("k", TorchValue());
+  EXPECT_THAT(ErrorOf([&] { TorchFileBytes(twice); }),
+              IsError(Code::kInvalidArgument, HasSubstr("keys must differ")));
+}
+
 TEST_F(TorchFileTest, RandomTensorsOfAllTypesComeBack) {
   std::mt19937_64 random(orca::testing::TestSeed());
   for (int round = 0; round < 50; ++round) {

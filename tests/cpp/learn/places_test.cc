@@ -22,15 +22,16 @@ TEST_F(PlacesTest, FindsTheWorkerThatIsNoMore) {
   ASSERT_TRUE(death);
   EXPECT_EQ(death->rank, 1);
   EXPECT_EQ(death->place, 5U);
-  EXPECT_FALSE(death->is_again);
+  EXPECT_EQ(death->times, 1);
 }
 
-TEST_F(PlacesTest, NoticesTheSameDeathAgain) {
-  for (const bool is_again : {false, true, true}) {
+TEST_F(PlacesTest, TheThirdDeathInTheSamePlaceIsNoChance) {
+  for (const int times : {1, 2, 3, 4}) {
     places_.Enter(1, 5);
     const auto death = places_.Find({false, true, false});
     ASSERT_TRUE(death);
-    EXPECT_EQ(death->is_again, is_again);
+    EXPECT_EQ(death->times, times);
+    EXPECT_EQ(death->IsCertain(), times >= 3);
     places_.Settle(death);
   }
 }
@@ -39,10 +40,10 @@ TEST_F(PlacesTest, AnotherRankOrPlaceIsAnotherDeath) {
   places_.Enter(1, 5);
   places_.Settle(places_.Find({false, true, false}));
   places_.Enter(2, 5);
-  EXPECT_FALSE(places_.Find({false, false, true})->is_again);
+  EXPECT_EQ(places_.Find({false, false, true})->times, 1);
   places_.Enter(2, 0);
   places_.Enter(1, 6);
-  EXPECT_FALSE(places_.Find({false, true, false})->is_again);
+  EXPECT_EQ(places_.Find({false, true, false})->times, 1);
 }
 
 TEST_F(PlacesTest, SeveralDeathsHaveNoPlace) {
@@ -54,7 +55,7 @@ TEST_F(PlacesTest, SeveralDeathsHaveNoPlace) {
   EXPECT_FALSE(death);
   places_.Settle(death);
   places_.Enter(1, 5);
-  EXPECT_FALSE(places_.Find({false, true, false})->is_again);
+  EXPECT_EQ(places_.Find({false, true, false})->times, 1);
 }
 
 TEST_F(PlacesTest, WhoHadNotBegunIsNobodysFault) {

@@ -13,6 +13,7 @@
 #include <fstream>
 #include <limits>
 
+#include "orca/core/unique_fd.h"
 #include "orca/data/order.h"
 #include "orca/io/array_file.h"
 #include "orca/io/event_file.h"
@@ -285,16 +286,18 @@ Model TrainPlainly(Model (*make)(), MakeOptimizer optimizer,
   return model;
 }
 
+// Of those that the system gives to nobody who asks for any port.
 int FreePort() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  ::bind(fd, reinterpret_cast<sockaddr*>(&address), size);
-  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
-  ::close(fd);
-  return ntohs(address.sin_port);
+  for (int attempt = 0; attempt < 1000; ++attempt) {
+    const int port = 10000 + (::getpid() * 31 + attempt) % 20000;
+    const UniqueFd fd(::socket(AF_INET, SOCK_STREAM, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(static_cast<std::uint16_t>(port));
+    if (::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return port;
+  }
+  return 0;
 }
 
 void ExpectSameWeights(const Estimator& estimator, const Model& reference, double tolerance) {

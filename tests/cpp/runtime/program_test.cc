@@ -316,7 +316,7 @@ TEST_F(ProgramTest, F05AStoppedWorkerIsNoticedAndNamed) {
   Start(2);
   const auto begin = std::chrono::steady_clock::now();
   const auto error = FailureOf([&] { orca::Run(*context_, {}, SignalOn, 1, SIGSTOP); });
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(6));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(60));
   EXPECT_EQ(error.failure().rank, 1) << error.what();
   EXPECT_THAT(error.what(), HasSubstr("the process was stopped"));
   EXPECT_THAT(orca::Run(*context_, {}, Reduced, 3), Each(3.0F));

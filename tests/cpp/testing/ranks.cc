@@ -69,7 +69,7 @@ Layout HostsLayout(int per_host) {
 
 CommOptions TestOptions(const Layout& layout, int rank) {
   CommOptions options;
-  options.timeout = std::chrono::seconds(120);
+  options.timeout = std::chrono::seconds(300);
   options.connect_timeout = std::chrono::seconds(120);
   options.peer_timeout = std::chrono::seconds(60);  // sanitizers on a busy machine are slow
   options.warn_after = std::chrono::seconds(60);

@@ -7,10 +7,12 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
 #include "orca/tune/space.h"
+#include "orca/tune/study.h"
 #include "tune/philox.h"
 
 namespace orca::tune {
@@ -134,6 +136,28 @@ TEST(CmaTest, SolvesTheUnimodalFunctionsOfBbobInFiveDimensions) {
   }
 }
 
+TEST(CmaTest, APrunedTrialWhoseReportIsNoNumberIsTheWorst) {
+  std::vector<std::vector<Point>> asked;
+  for (const double bad :
+       {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    Study study(Space({Uniform("x", -5, 5), Uniform("y", -5, 5)}),
+                {.search_alg = "cmaes", .search = {.seed = 3}});
+    std::vector<Point>& points = asked.emplace_back();
+    for (int i = 0; i < 120; ++i) {
+      const Trial trial = *study.Ask();
+      points.push_back(trial.point);
+      const double loss = trial.point[0] * trial.point[0] + trial.point[1];
+      if (i % 2 == 0) {
+        study.Tell(trial.number, loss);
+        continue;
+      }
+      study.AddReport(trial.number, 1, i % 4 == 1 ? bad : loss);
+      study.Prune(trial.number);
+    }
+  }
+  EXPECT_EQ(asked[0], asked[1]);
+}
+
 TEST(CmaTest, FindsAMinimumAtTheEdge) {
   const auto slope = [](const std::vector<double>& x) {
     double total = 0;
@@ -142,6 +166,30 @@ TEST(CmaTest, FindsAMinimumAtTheEdge) {
   };
   for (const std::uint64_t seed : {1, 2, 3})
     EXPECT_LT(TrialsTo(1e-8, slope, 5, seed, 50000), 50000);
+}
+
+TEST(CmaTest, IsNotHeldByAnEdgeOnTheWay) {
+  // A discus with a direction of its own: 1e6 across it, with the minimum, 0, near a corner.
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    Stream random(seed, 0, 0);
+    std::vector<double> across;
+    double length = 0;
+    for (int i = 0; i < 5; ++i) {
+      across.push_back(random.Uniform() - 0.5);
+      length += across.back() * across.back();
+    }
+    const auto discus = [&](const std::vector<double>& x) {
+      double along = 0;
+      double total = 0;
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        const double z = x[i] - (i % 2 == 0 ? 3.5 : -3.5);
+        along += z * across[i];
+        total += z * z;
+      }
+      return total + 1e6 * along * along / length;
+    };
+    EXPECT_LT(TrialsTo(1e-8, discus, 5, seed, 5000), 5000) << seed;
+  }
 }
 
 TEST(CmaTest, FindsACornerThatSomeCoordinatesHardlyFeel) {

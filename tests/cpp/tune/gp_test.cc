@@ -143,6 +143,23 @@ TEST(GaussianProcessTest, LossesAreMadeNormalAndKeepTheirOrder) {
   EXPECT_EQ(tied[0], tied[3]);
 }
 
+TEST(GaussianProcessTest, HugeLossesAreRankedToo) {
+  for (const double huge : {1e30, 1e160, 1e308, std::numeric_limits<double>::max()}) {
+    for (std::vector<double> losses :
+         {std::vector<double>{1, 2, 3, 4, huge}, {-huge, -1, 0, 1, huge}, {1, 1, 1, huge, huge}}) {
+      const std::vector<double> given = losses;
+      MakeNormal(losses);
+      for (std::size_t i = 0; i < losses.size(); ++i) {
+        ASSERT_TRUE(std::isfinite(losses[i])) << huge;
+        for (std::size_t k = 0; k < losses.size(); ++k) {
+          EXPECT_TRUE(given[i] >= given[k] || losses[i] <= losses[k]) << huge;
+          EXPECT_TRUE(given[i] == huge || given[k] != huge || losses[i] < losses[k]) << huge;
+        }
+      }
+    }
+  }
+}
+
 TEST(GaussianProcessTest, LogImprovementIsAccurateInTheTail) {
   // log(pdf(z) + z * cdf(z)) with 50 digits.
   double slope = 0;
@@ -215,14 +232,51 @@ TEST(GpTest, ReachesTheMinimumOfHartmann6) {
     }
     return total;
   };
-  // 31 of 50 seeds reach it, half of them within 32 trials; the others end in the local minimum
-  // next to it, 3.20316.
+  // Nine of ten seeds reach it. The deepest other valley, 3.20316, is far away: a search that
+  // leaves no valley reaches it from six of ten.
   int reached = 0;
   const std::uint64_t seeds = testing::kSanitized ? 1 : 20;  // A sanitizer looks at one as at all.
   for (std::uint64_t seed = 0; seed < seeds; ++seed) {
     reached += BestOf(Space(parameters), hartmann, 60, seed) < -3.32237 * 0.99;
   }
-  EXPECT_TRUE(testing::kSanitized || reached >= 11) << reached;
+  EXPECT_TRUE(testing::kSanitized || reached >= 15) << reached;
+}
+
+TEST(GpTest, EverySecondTrialLeavesAnExhaustedPlace) {
+  const Space space({Uniform("x", 0, 1), Uniform("y", 0, 1)});
+  const auto distance = [](const Point& p) { return std::hypot(p[0] - 0.2, p[1] - 0.3); };
+  GpSampler sampler(space, {.seed = 3});
+  // A bowl, of which the bottom is known to the last digit.
+  for (int number = 0; number < 40; ++number) {
+    Point point = sampler.Ask(number);
+    if (number >= 10) point = {0.2 + 1e-3 * (number % 6), 0.3 - 1e-3 * (number % 7)};
+    sampler.Tell({.number = number,
+                  .point = point,
+                  .state = TrialState::kFinished,
+                  .loss = std::pow(distance(point), 2)});
+  }
+  const double radius = 0.25 * std::sqrt(2.0);
+  EXPECT_GT(distance(sampler.Ask(40)), radius - 1e-2);
+  EXPECT_LT(distance(sampler.Ask(41)), radius);
+}
+
+TEST(GaussianProcessTest, LengthsAreAlikeUnlessTheObservationsSayOtherwise) {
+  // Along the diagonal both coordinates explain as much; then only the first one does.
+  const auto ratio = [](bool is_diagonal) {
+    Stream random(5, 0, 0);
+    std::vector<double> x;
+    std::vector<double> y;
+    for (int i = 0; i < 30; ++i) {
+      const double a = random.Uniform();
+      x.insert(x.end(), {a, is_diagonal ? a : random.Uniform()});
+      y.push_back(std::sin(9 * a));
+    }
+    MakeNormal(y);
+    const auto fitted = GaussianProcess(x, y, {false, false}).Fit();
+    return fitted.weights[0] / fitted.weights[1];
+  };
+  EXPECT_THAT(ratio(true), DoubleNear(1, 0.1));
+  EXPECT_GT(ratio(false), 10);
 }
 
 TEST(GpTest, SolvesAMixedSpace) {
@@ -251,7 +305,8 @@ TEST(GpTest, PendingTrialsAreNotProposedAgain) {
     }
     std::vector<Point> points;
     for (int number = 14; number < 19; ++number) {
-      points.push_back(sampler.Ask(number));
+      // Odd numbers are of one search.
+      points.push_back(sampler.Ask(tells_pending ? number : 2 * number + 1));
       if (tells_pending) sampler.Tell({.number = number, .point = points.back()});
     }
     double total = 0;

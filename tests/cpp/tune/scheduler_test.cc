@@ -464,8 +464,9 @@ TEST(PbtTest, ChangesAListByOnePlaceAndARangeByAFifth) {
 TEST(PbtTest, DrawsFromFunctionsAndAsksTheUsersExplorer) {
   SchedulerOptions options{.maximize = true};
   options.draws["rate"] = [](std::uint64_t) { return "0.125"; };
-  options.explore = [](const std::string& config) {
+  options.explore = [](const std::string& config, std::int64_t source) {
     auto changed = nlohmann::json::parse(config);
+    EXPECT_EQ(source, 1);
     changed["explored"] = true;
     return changed.dump();
   };
@@ -481,6 +482,20 @@ TEST(PbtTest, DrawsFromFunctionsAndAsksTheUsersExplorer) {
   const Task task = scheduler->Next(false);
   EXPECT_EQ(nlohmann::json::parse(task.config),
             nlohmann::json::parse(R"({"explored": true, "rate": 0.125})"));
+}
+
+TEST(PbtTest, WholeNumbersStayWholeWhateverTheyWere) {
+  const auto scheduler =
+      MakeScheduler("pbt", R"({"perturbation_interval": 1, "resample_probability": 1,
+                 "hyperparam_mutations": {"n": {"lower": 1, "upper": 9, "whole": true}}})");
+  scheduler->Next(false);
+  for (std::int64_t trial = 0; trial < 2; ++trial) scheduler->Start(trial, "{}");
+  scheduler->Report(0, 1, 1.0);
+  scheduler->Report(1, 1, 2.0);
+  scheduler->Report(0, 2, 1.0);
+  scheduler->Report(1, 2, 2.0);
+  const Task task = scheduler->Next(false);
+  EXPECT_TRUE(nlohmann::json::parse(task.config)["n"].is_number_integer()) << task.config;
 }
 
 TEST(PbtTest, ReplayTakesTheConfigurationsOfTheLineOfDescent) {
@@ -511,20 +526,21 @@ TEST(PbtTest, ReplayTakesTheConfigurationsOfTheLineOfDescent) {
 
 // --- all of them
 
+const std::vector<std::pair<std::string, std::string>> kAll{
+    {"fifo", "{}"},
+    {"asynchyperband", R"({"brackets": 2})"},
+    {"asynchyperband", R"({"form": "promotion"})"},
+    {"hyperband", R"({"max_t": 27})"},
+    {"hb_bohb", R"({"max_t": 27})"},
+    {"medianstopping", R"({"grace_period": 3})"},
+    {"medianstopping", R"({"grace_period": 3, "hard_stop": false})"},
+    {"pbt", R"({"perturbation_interval": 5, "hyperparam_mutations": {"x": [1, 2]}})"},
+    {"pbt",
+     R"({"perturbation_interval": 5, "synch": true, "hyperparam_mutations": {"x": [1, 2]}})"}};
+
 TEST(SchedulerTest, AStateRestoredBeforeEveryCallChangesNothing) {
   const Curves curves(9, 143);
-  const std::vector<std::pair<std::string, std::string>> schedulers{
-      {"fifo", "{}"},
-      {"asynchyperband", R"({"brackets": 2})"},
-      {"asynchyperband", R"({"form": "promotion"})"},
-      {"hyperband", R"({"max_t": 27})"},
-      {"hb_bohb", R"({"max_t": 27})"},
-      {"medianstopping", R"({"grace_period": 3})"},
-      {"medianstopping", R"({"grace_period": 3, "hard_stop": false})"},
-      {"pbt", R"({"perturbation_interval": 5, "hyperparam_mutations": {"x": [1, 2]}})"},
-      {"pbt",
-       R"({"perturbation_interval": 5, "synch": true, "hyperparam_mutations": {"x": [1, 2]}})"}};
-  for (const auto& [name, parameters] : schedulers) {
+  for (const auto& [name, parameters] : kAll) {
     const auto make = [&, &name = name, &parameters = parameters] {
       return MakeScheduler(name, parameters, {.maximize = true, .seed = 3});
     };
@@ -535,6 +551,20 @@ TEST(SchedulerTest, AStateRestoredBeforeEveryCallChangesNothing) {
     const auto renewed = Simulate(make(), simulation);
     EXPECT_EQ(renewed.log, plain.log) << name << parameters;
     EXPECT_EQ(plain.steps.size(), 20U);
+  }
+}
+
+TEST(SchedulerTest, OnlyThosePauseThatSayTheyMay) {
+  const Curves curves(9, 143);
+  for (const auto& [name, parameters] : kAll) {
+    auto scheduler = MakeScheduler(name, parameters, {.maximize = true, .seed = 3});
+    const bool may_pause = scheduler->may_pause();
+    auto simulation = Over(curves, 20, 3);
+    simulation.epochs = 30;
+    const std::string log = Simulate(std::move(scheduler), simulation).log;
+    const bool pauses =
+        log.find("pause ") != std::string::npos || log.find("save ") != std::string::npos;
+    EXPECT_EQ(pauses, may_pause) << name << parameters;
   }
 }
 

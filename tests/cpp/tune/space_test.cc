@@ -265,15 +265,43 @@ TEST(SpaceTest, UnitCoordinatesInvert) {
 TEST(SpaceTest, EnumerateVisitsEveryPoint) {
   const Space space(
       {Choice("c", 2), QUniform("q", -0.1, 0.2, 0.1), When(Integer("i", 0, 3), "c", 1)});
-  EXPECT_EQ(space.Cardinality(), 24);
+  EXPECT_EQ(space.Cardinality(), 4 + 12);
   std::set<std::string> points;
-  for (int i = 0; i < 24; ++i) {
+  for (int i = 0; i < 16; ++i) {
     const Point point = space.Enumerate(i);
     space.Check(point);
     points.insert(::testing::PrintToString(point));
   }
   EXPECT_EQ(points.size(), 4 + 12);
+  const Space deep({Choice("a", 3), When(Choice("b", 2), "a", 1), When(Integer("c", 0, 5), "b", 0),
+                    When(Choice("d", 4), "a", 1), Choice("e", 2)});
+  ASSERT_EQ(deep.Cardinality(), 2 * (1 + (5 + 1) * 4 + 1));
+  points.clear();
+  for (int i = 0; i < 52; ++i) {
+    const Point point = deep.Enumerate(i);
+    deep.Check(point);
+    points.insert(::testing::PrintToString(point));
+  }
+  EXPECT_EQ(points.size(), 52U);
   EXPECT_TRUE(std::isinf(Space({Uniform("x", 0, 1)}).Cardinality()));
+}
+
+TEST(SpaceTest, MultiplesOfAStepDoNotLeaveTheirEnds) {
+  for (const auto& [low, high, step] :
+       {std::tuple(0.1, 0.7, 0.1), std::tuple(-0.7, -0.1, 0.1), std::tuple(0.3, 1.7, 0.1)}) {
+    const Parameter p = QUniform("q", low, high, step);
+    for (int i = 0; i <= 1000; ++i) {
+      const double value = p.Quantile(i / 1001.0);
+      EXPECT_GE(value, low);
+      EXPECT_LE(value, high);
+      p.Check(value);
+    }
+  }
+  QUniform("q", 0.1, 0.7, 0.1).Check(0.1 * 7);  // As files of before have it.
+  EXPECT_THAT(ErrorOf([] { QUniform("q", 0.1, 0.7, 0.1).Check(0.8); }),
+              IsError(Code::kInvalidArgument, HasSubstr("0.8")));
+  EXPECT_THAT(ErrorOf([] { Uniform("x", -1e308, 1e308); }),
+              IsError(Code::kInvalidArgument, HasSubstr("nearer ends")));
 }
 
 TEST(SpaceTest, ValuesKeepTheirTypes) {

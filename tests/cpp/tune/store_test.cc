@@ -64,6 +64,22 @@ class StoreTest : public ::testing::Test {
   double now_ = 1000;
 };
 
+TEST_F(StoreTest, TheLastReportWaitsForWhatIsDecidedOverIt) {
+  StudyStore store = OpenFile();
+  store.Create({.name = "first", .metric = "loss", .mode = "min"});
+  store.Commit(Start(0));
+  const StudyStore reader = StudyStore::OpenToRead(file_);
+  std::size_t most = 0;
+  for (std::int64_t step = 1; step <= 2500; ++step) {
+    store.Report(0, step, 0.5);
+    if (step % 1000 > 1 && step % 250 != 0) continue;  // All are read each time.
+    const std::size_t stored = reader.Reports(1).size();
+    ASSERT_LT(stored, static_cast<std::size_t>(step));
+    most = std::max(most, stored);
+  }
+  EXPECT_EQ(most, 2000U);
+}
+
 TEST_F(StoreTest, WhatWasCommittedIsThereAgain) {
   {
     StudyStore store = OpenFile();
@@ -241,7 +257,7 @@ TEST_F(StoreTest, F48TheSecondWriterIsRefusedByNameUntilTheFirstIsDead) {
 TEST_F(StoreTest, ForeignAndNewerFilesAreRefusedAndStayAsTheyAre) {
   const auto refused = [&] {
     const std::string to_read = ErrorOf([&] { StudyStore::OpenToRead(file_); });
-    const std::string to_write = ErrorOf([&] { OpenFile(); });
+    std::string to_write = ErrorOf([&] { OpenFile(); });
     EXPECT_EQ(to_read, to_write);
     return to_write;
   };
@@ -263,9 +279,10 @@ TEST_F(StoreTest, ForeignAndNewerFilesAreRefusedAndStayAsTheyAre) {
               HasSubstr("none: "));
   EXPECT_THAT(ErrorOf([&] { StudyStore::Open(folder_.path() / "no/such"); }, Code::kUnavailable),
               HasSubstr("see that the folder is there"));
-  std::ofstream(folder_.path() / "empty");
-  EXPECT_THAT(ErrorOf([&] { StudyStore::OpenToRead(folder_.path() / "empty"); }),
-              HasSubstr("has no studies yet"));
+  { const std::ofstream empty(folder_.path() / "empty"); }
+  EXPECT_THAT(
+      ErrorOf([&] { StudyStore::OpenToRead(folder_.path() / "empty"); }, Code::kUnavailable),
+      HasSubstr("has no studies yet"));
   EXPECT_NO_THROW(StudyStore::Open(folder_.path() / "empty"));
 }
 
@@ -285,6 +302,28 @@ TEST_F(StoreTest, AFileOfAnOlderFormatStaysAsItIsUntilATrialIsRunAgain) {
     store.Commit({.kind = EventKind::kRetry, .trial = 0, .error = "died"});
   }
   EXPECT_EQ(Database(file_, Database::Access::kRead).Number("PRAGMA user_version"), 2);
+}
+
+TEST_F(StoreTest, F48RowsOfNoStudyAndOfNoTrialAreNotSalvaged) {
+  {
+    StudyStore store = OpenFile();
+    store.Create({.name = "a"});
+    store.Commit(std::vector<Event>{Start(0), Start(1)}, std::vector<Attribute>{{-1, "k", "1"}});
+    for (const std::int64_t trial : {0, 1})
+      for (std::int64_t step = 1; step < 4; ++step) store.Report(trial, step, 0.5);
+  }
+  Database(file_, Database::Access::kWrite)
+      .Run(
+          "UPDATE reports SET study = 7 WHERE sequence = (SELECT max(sequence) FROM reports);"
+          "UPDATE trials SET number = 9 WHERE number = 0; UPDATE events SET study = 7;");
+  const Salvaged found = SalvageStudies(file_);
+  EXPECT_EQ(found.studies, 1);
+  EXPECT_EQ(found.trials, 2);
+  EXPECT_EQ(found.reports, 2);
+  const StudyStore store = OpenFile();
+  EXPECT_EQ(store.Reports(1).size(), 2U);
+  EXPECT_EQ(store.Events(1).size() + store.Events(7).size(), 0U);
+  EXPECT_EQ(store.Attributes(1).size(), 1U);
 }
 
 // F48: whatever bytes are there, it opens or refuses with a message; what it gives is well-formed.

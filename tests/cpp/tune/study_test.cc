@@ -149,6 +149,30 @@ TEST(StudyTest, PointsToEvaluateComeFirstAndAreCompleted) {
   EXPECT_EQ(warm.Best()->value, 2);
 }
 
+TEST(StudyTest, SamplersLearnFromTrialsThatArePaused) {
+  // Nine of ten stay paused after their first step.
+  const auto mean = [](const std::string& search_alg) {
+    Study study(Floats(), {.search_alg = search_alg,
+                           .scheduler = "async_hyperband",
+                           .scheduler_parameters =
+                               R"({"max_t": 100, "reduction_factor": 10, "form": "promotion"})",
+                           .search = {.seed = 3}});
+    double losses = 0;
+    for (int trials = 0; trials < 60;) {
+      const Trial trial = study.Ask().value();
+      for (std::int64_t step = trial.resumed_step + 1; step <= 100; ++step) {
+        const Decision decision = study.AddReport(trial.number, step, Loss(trial.point));
+        if (decision == Decision::kPause || decision == Decision::kStop) break;
+        if (step == 100) study.Tell(trial.number, Loss(trial.point));
+      }
+      if (trial.resumed_step > 0) continue;
+      if (++trials > 30) losses += Loss(trial.point) / 30;
+    }
+    return losses;
+  };
+  EXPECT_LT(mean("tpe"), 0.5 * mean("random"));
+}
+
 TEST(StudyTest, AFiniteSpaceIsExhaustedAndNoPointComesTwice) {
   const Space space({Choice("c", 3), QUniform("q", 0, 1, 0.5), When(Integer("i", 0, 4), "c", 1)});
   for (const std::string name : {"random", "grid", "sobol", "tpe", "gp", "cmaes"}) {

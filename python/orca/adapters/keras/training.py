@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +18,11 @@ from orca.automl.metrics import Evaluator
 from orca.data import ArrayStore
 from orca.errors import FailedPreconditionError, InvalidArgumentError
 from orca.pickles import loads
+
+
+class NotFiniteError(FailedPreconditionError):
+    """What was learned or measured is NaN or infinite."""
+
 
 _MOST_KEPT = (
     2  # Two trials may change places between two workers; their models are traced for seconds.
@@ -71,6 +75,88 @@ def load_weights(model: Any, weights: list[Any], build: dict[str, Any] | None) -
     model.set_weights(weights)
 
 
+def learned(model: Any) -> list[list[Any]]:
+    """Weights, other state of layers, and variables of the optimizer, as arrays."""
+    optimizer = model.optimizer.variables if model.optimizer is not None else []
+    groups = (model.weights, _other_variables(model), optimizer)
+    return [[_array(variable) for variable in group] for group in groups]
+
+
+def relearn(model: Any, groups: list[list[Any]], build: dict[str, Any] | None) -> None:
+    """Gives a model what another one of the same configuration has ``learned``."""
+    weights, others, optimizer = groups
+    load_weights(model, weights, build)
+    for variable, value in zip(_other_variables(model), others, strict=False):
+        variable.assign(value)
+    if optimizer:
+        model.optimizer.build(model.trainable_variables)
+        for variable, value in zip(model.optimizer.variables, optimizer, strict=True):
+            variable.assign(value)
+
+
+def open_data(model: Any, made: Any, config: dict[str, Any]) -> dict[str, Any]:
+    """What ``fit`` and ``evaluate`` of the model take, of rows or a dataset."""
+    if isinstance(made, tf.data.Dataset):
+        if made.cardinality() == tf.data.INFINITE_CARDINALITY:
+            raise InvalidArgumentError("the tf.data.Dataset has no end; leave out its repeat()")
+        return {"x": made}
+    if isinstance(made, dict) and set(made) == {"x", "y"}:
+        made = made["x"], made["y"]
+    if not isinstance(made, tuple | list) or len(made) != 2:
+        raise InvalidArgumentError(
+            f"a data creator returned a {_type_name(made)}; return a tf.data.Dataset of (x, y), or (x, y)"
+        )
+    x, y = made
+    if isinstance(x, list) and len(x) > 1 and _has_one_input(model):
+        x = np.stack(x, axis=1)  # Columns of a data frame.
+    return {"x": columns(x), "y": y, "batch_size": int(config.get("batch_size", 32))}
+
+
+def columns(x: Any) -> Any:
+    """Numbers, one for each row, as a column."""
+    is_flat = isinstance(x, np.ndarray) and x.ndim == 1 and x.dtype.kind in "bfiu"
+    return x[:, None] if is_flat else x
+
+
+def measured(model: Any, metric: Any, data: dict[str, Any], logs: dict[str, float]) -> float:
+    """A metric.
+
+    Args:
+        model: What is measured.
+        metric: A name, or a function; None: the loss.
+        data: For functions: of all targets and all outputs.
+        logs: What Keras has measured, by name.
+    """
+    name = "loss" if metric is None else metric
+    if callable(name):
+        return _value(model, name, data)
+    for alias in (name, *same_metrics(name)):
+        if alias in logs:
+            return float(logs[alias])
+    if name.lower() in Evaluator.metrics_func:
+        return _value(model, Evaluator.metrics_func[name.lower()], data)
+    raise InvalidArgumentError(
+        f"the model was compiled with {', '.join(sorted(logs))}, but not with the metric {name!r}; add it to "
+        "compile(metrics=[...])"
+    )
+
+
+def _value(model: Any, function: Callable[[Any, Any], Any], data: dict[str, Any]) -> float:
+    if "y" in data:
+        truth = data["y"]
+        found = model.predict(data["x"], batch_size=data["batch_size"], verbose=0)
+    else:
+        pairs = [(batch[1], model.predict_on_batch(batch[0])) for batch in data["x"]]
+        truth, found = keras.tree.map_structure(
+            lambda *parts: np.concatenate([np.asarray(part) for part in parts]), *pairs
+        )
+    if isinstance(found, np.ndarray) and found.shape == (*np.shape(truth), 1):
+        truth = np.asarray(truth)[..., None]
+    for part in keras.tree.flatten(found):
+        _check_finite("output", part)
+    return float(np.mean(function(truth, found)))
+
+
 @functools.cache
 def _begin(threads: int) -> None:
     """Before the first operation of a process: it computes with so many threads, on cores alone."""
@@ -113,84 +199,41 @@ class _Live:
         keras.utils.set_random_seed((self._seed + 1 + step) % (1 << 31))
         history = self.model.fit(**self._train, epochs=1, verbose=0).history
         logs = {name: values[-1] for name, values in history.items()}
-        if not math.isfinite(logs["loss"]):
-            raise FailedPreconditionError(f"its loss is {logs['loss']} in epoch {step + 1}")
+        _check_finite("loss", logs["loss"])
+        for variable in self.model.trainable_variables:  # No loss has seen the last step.
+            _check_finite(variable.path, _array(variable))
         return self._measured(logs)
 
     def restore(self, state: State) -> None:
         """Goes on from what was learned elsewhere."""
-        weights, others, optimizer = state.groups()
-        load_weights(self.model, weights, state.build)
-        for variable, value in zip(_other_variables(self.model), others, strict=False):
-            variable.assign(value)
-        if optimizer:
-            self.model.optimizer.build(self.model.trainable_variables)
-            for variable, value in zip(self.model.optimizer.variables, optimizer, strict=True):
-                variable.assign(value)
+        relearn(self.model, state.groups(), state.build)
 
     def state(self) -> State:
         """What it has learned."""
-        groups = (
-            self.model.weights,
-            _other_variables(self.model),
-            self.model.optimizer.variables if self.model.optimizer is not None else [],
-        )
-        arrays = [[_array(variable) for variable in group] for group in groups]
-        found = State.of(arrays, self.model.get_build_config())
+        found = State.of(learned(self.model), _plain(self.model.get_build_config()))
         self.version = found.version
         return found
 
     def _open(self, store: ArrayStore | None, creator: Any, config: dict[str, Any]) -> Any:
-        """What ``fit`` and ``evaluate`` take."""
         made = creator(dict(config)) if store is None else _joined(store)
-        if isinstance(made, tf.data.Dataset):
-            if made.cardinality() == tf.data.INFINITE_CARDINALITY:
-                raise InvalidArgumentError("the tf.data.Dataset has no end; leave out its repeat()")
-            return {"x": made}
-        if isinstance(made, dict) and set(made) == {"x", "y"}:
-            made = made["x"], made["y"]
-        if not isinstance(made, tuple | list) or len(made) != 2:
-            raise InvalidArgumentError(
-                f"a data creator returned a {_type_name(made)}; return a tf.data.Dataset of (x, y), or (x, y)"
-            )
-        x, y = made
-        if isinstance(x, list) and len(x) > 1 and _has_one_input(self.model):
-            x = np.stack(x, axis=1)  # Columns of a data frame.
-        if isinstance(x, np.ndarray) and x.ndim == 1 and x.dtype.kind in "bfiu":
-            x = x[:, None]
-        return {"x": x, "y": y, "batch_size": int(config.get("batch_size", 32))}
+        return open_data(self.model, made, config)
 
-    def _measured(self, trained: dict[str, float]) -> float:
-        name = "loss" if self._metric is None else self._metric
-        if callable(name):
-            return self._value(name)
-        logs = trained
-        if self._validation is not None:
+    def _measured(self, logs: dict[str, float]) -> float:
+        if self._validation is None:
+            return measured(self.model, self._metric, self._train, logs)
+        if not callable(self._metric):
             logs = self.model.evaluate(**self._validation, verbose=0, return_dict=True)
-        for alias in (name, *same_metrics(name)):
-            if alias in logs:
-                return float(logs[alias])
-        if name.lower() in Evaluator.metrics_func:
-            return self._value(Evaluator.metrics_func[name.lower()])
-        raise InvalidArgumentError(
-            f"the model was compiled with {', '.join(sorted(logs))}, but not with the metric {name!r}; add it to "
-            "compile(metrics=[...])"
-        )
+            _check_finite("validation loss", logs["loss"])
+        return measured(self.model, self._metric, self._validation, logs)
 
-    def _value(self, function: Callable[[Any, Any], Any]) -> float:
-        """A function of all targets and all outputs."""
-        data = self._train if self._validation is None else self._validation
-        if "y" in data:
-            truth = data["y"]
-            found = self.model.predict(data["x"], batch_size=data["batch_size"], verbose=0)
-        else:
-            pairs = [(batch[1], self.model.predict_on_batch(batch[0])) for batch in data["x"]]
-            truth, found = keras.tree.map_structure(
-                lambda *parts: np.concatenate([np.asarray(part) for part in parts]), *pairs
-            )
-        if isinstance(found, np.ndarray) and found.shape == (*np.shape(truth), 1):
-            truth = np.asarray(truth)[..., None]
-        return float(np.mean(function(truth, found)))
+
+def _check_finite(name: str, value: Any) -> None:
+    array = np.asarray(value)
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        bad = array[~np.isfinite(array)].flat[0]
+        raise NotFiniteError(
+            f"its {name} is not finite ({bad}); lower the learning rate or clip gradients"
+        )
 
 
 def _joined(store: ArrayStore) -> Any:
@@ -198,6 +241,15 @@ def _joined(store: ArrayStore) -> Any:
     if len(views) == 1:
         return views[0]
     return keras.tree.map_structure(lambda *parts: np.concatenate(parts), *views)
+
+
+def _plain(value: Any) -> Any:
+    """Without Keras's own dicts and lists, which cannot be unpickled; and the driver may have no Keras."""
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return (tuple if isinstance(value, tuple) else list)(map(_plain, value))
+    return value
 
 
 def _has_one_input(model: Any) -> bool:

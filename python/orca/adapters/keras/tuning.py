@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -33,19 +34,27 @@ class KerasSpec:
 
     measures_training = True
     """Whether a metric other than the loss can be had without validation data."""
+    forget_trials = None
 
     def __init__(self, model_creator: Callable[[dict[str, Any]], Any]) -> None:
         for name in ("tensorflow", "keras"):
             if importlib.util.find_spec(name) is None:
                 raise ImportError(
-                    "AutoEstimator.from_keras needs TensorFlow 2.21 with Keras 3; run: pip install "
+                    "Models of Keras need TensorFlow 2.21 with Keras 3; run: pip install "
                     "'tensorflow>=2.21'"
                 )
+        there = sys.modules.get("keras")  # Who has no Keras yet has no model of it.
+        if there is not None and isinstance(model_creator, there.Model):
+            kind = type(model_creator).__name__
+            raise InvalidArgumentError(
+                f"model_creator is a model, a {kind}, and every trial needs one of its own; give a function f(config) that "
+                "makes and compiles it"
+            )
         if not callable(model_creator):
             raise InvalidArgumentError(
                 f"model_creator {model_creator!r} cannot be called; give f(config) of a compiled Keras model"
             )
-        self._creator = model_creator
+        self.creator = model_creator
 
     def named_metric(self, name: Any, mode: str | None) -> tuple[str, str]:
         """The name, and its direction."""
@@ -57,13 +66,19 @@ class KerasSpec:
         return name, found
 
     def trials(
-        self, data: Any, validation: Any, columns: dict[str, Any], metric: Any, threads: int
+        self,
+        data: Any,
+        validation: Any,
+        columns: dict[str, Any],
+        metric: Any,
+        threads: int,
+        keys: Collection[str],
     ) -> Callable[[dict[str, Any], int], KerasTrial]:
         """What makes a trial of a configuration and a seed."""
         train, train_creator = _given(data, columns)
         other, other_creator = (None, None) if validation is None else _given(validation, columns)
         names = ("model_creator", "metric", "data", "validation_data")
-        parts, _ = dumps((self._creator, metric, train_creator, other_creator), names)
+        parts, _ = dumps((self.creator, metric, train_creator, other_creator), names)
         functions = Shard([bytes(part) for part in parts])
 
         def new(config: dict[str, Any], seed: int) -> KerasTrial:
@@ -72,14 +87,24 @@ class KerasSpec:
 
         return new
 
+    def new_model(self, config: dict[str, Any]) -> Any:
+        """The model of a configuration."""
+        from orca.adapters.keras.training import new_model
+
+        return new_model(self.creator, config)
+
+    def load_weights(self, model: Any, file: Any) -> None:
+        """Gives a model the weights that ``KerasTrial.save`` wrote."""
+        from orca.adapters.keras.training import load_weights
+
+        weights = [file[str(i)] for i in range(len(file.files) - 1)]
+        load_weights(model, weights, json.loads(str(file["build"])))
+
     def load_best(self, config: dict[str, Any], path: Path) -> Any:
         """The model of a configuration with the weights that a trial saved."""
-        from orca.adapters.keras.training import load_weights, new_model
-
-        model = new_model(self._creator, config)
+        model = self.new_model(config)
         with np.load(path) as file:
-            weights = [file[str(i)] for i in range(len(file.files) - 1)]
-            load_weights(model, weights, json.loads(str(file["build"])))
+            self.load_weights(model, file)
         return model
 
 
@@ -103,7 +128,7 @@ class KerasTrial:
         state = self._learned
         arrays = {str(i): array for i, array in enumerate(state.groups()[0])}
         arrays["build"] = np.array(json.dumps(state.build))
-        write_whole(path, lambda file: np.savez(file, **arrays))
+        write_whole(path, lambda file: np.savez(file, **arrays), is_lasting=False)
 
     def save_state(self, path: Path, note: dict[str, Any]) -> None:
         """Writes all that it goes on with, as an ``.npz``, and a note of plain values."""

@@ -7,6 +7,7 @@ import functools
 import queue
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,18 @@ from orca.errors import FailedPreconditionError, InvalidArgumentError
 CPU = torch.device("cpu")
 
 
+# What the drivers of GPUs make: NVIDIA's, also on WSL and Jetson, AMD's and Intel's.
+_DRIVERS = ("nvidiactl", "dxg", "nvmap", "kfd", "dri")
+
+
+def may_have_gpus() -> bool:
+    """Whether a driver of GPUs is loaded; asks nobody who would start CUDA."""
+    return any(Path("/dev", name).exists() for name in _DRIVERS)
+
+
 @functools.cache
 def _has_gpus() -> bool:
-    return torch.cuda.is_available()
+    return may_have_gpus() and torch.cuda.is_available()
 
 
 def seed_cpu(seed: int) -> None:

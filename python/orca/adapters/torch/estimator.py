@@ -60,6 +60,7 @@ from orca.pickles import dumps
 _log = logging.getLogger("orca")
 _numbers = itertools.count()
 _BLOCKS = 12  # Of a step: 1, 2, 3, 4, 6 and 12 workers have equally many.
+_SMALL_SPEC = 16 << 10  # bytes
 _ROWS_OF_FRAMES = 1024  # That a model gets at a time, unless the user says how many.
 _dropped: list[str] = []  # Estimators that are gone, and that workers may still keep
 
@@ -133,18 +134,12 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         self.backend = backend
         self._rules = Rules.of(backend, generation)
         self._workers_per_node = workers_per_node
-        self.threads: int | None = None
-        """Compute threads of a worker; None: the cores divided among the workers."""
-        self.is_quiet = False
-        """Whether the workers say nothing about how training goes."""
-        self.is_trial = False
-        """Whether it is one of many that come and go: workers keep the last few."""
         self._model_dir = _mounted(model_dir)
         self._id = f"{os.getpid()}-{next(_numbers)}-{uuid.uuid4().hex[:8]}"
         self._version = "new"
         weakref.finalize(self, _dropped.append, self._id)
         self._context: Any = None
-        self._pickled: Shard | None = None
+        self._pickled: Shard | list[bytes] | None = None
         self._epochs_done = 0
         self._state: Any = None  # packed; None before the first fit
         self._clip_value: tuple[float, float] | None = None
@@ -241,7 +236,6 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
                 else "validation data is a spark DataFrame, and data is none; give both as the same"
             )
         options = loop.FitOptions(
-            is_quiet=self.is_quiet,
             epochs=epochs,
             batch_size=self._batch_for(data, batch_size, whole=blocks > 0),
             source=self._source(data, feature_cols, label_cols, has_target=True),
@@ -744,9 +738,9 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         forget = tuple(_dropped)
         # New workers have no state.
         for has_state in (True,) if running.has_fresh_workers() else (False, True):
-            next_version = uuid.uuid4().hex
+            next_version = f"{self._id}-{next(_numbers)}"
             call = loop.Call(
-                estimator=f"{self._id}{loop.TRIAL}" if self.is_trial else self._id,
+                estimator=self._id,
                 version=self._version,
                 next_version=next_version,
                 is_local=context.is_local,
@@ -757,9 +751,7 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
                 seed=seed,
             )
             try:
-                results = running.run(
-                    task, (call, *arguments), workers=workers, threads=self.threads, **policy
-                )
+                results = running.run(task, (call, *arguments), workers=workers, **policy)
             except InvalidArgumentError:
                 _name_unsendable(arguments)
                 raise
@@ -780,7 +772,7 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         """Where the workers of the next call are, if their memory is that of one machine."""
         return Places.of(workers, "was at batch") if current_context().is_local else None
 
-    def _send_spec(self) -> Shard:
+    def _send_spec(self) -> Shard | list[bytes]:
         spec = self._spec
         names = ("model", "optimizer", "loss", "scheduler", "metrics", "config")
         try:
@@ -791,7 +783,9 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
                 names,
             )
             raise
-        return Shard([bytes(part) for part in parts])
+        sent = [bytes(part) for part in parts]
+        # A little travels with every call in less time than shared memory takes.
+        return sent if sum(map(len, sent)) <= _SMALL_SPEC else Shard(sent)
 
     def _fresh_models(self) -> list[nn.Module]:
         return make_models(self._copied_spec())

@@ -15,7 +15,7 @@ from orca.adapters.torch import loop
 from orca.adapters.torch.feeds import ArraySource, count_rows
 from orca.adapters.torch.names import load_plain_state
 from orca.adapters.torch.places import Places
-from orca.adapters.torch.session import ModelSpec, Session
+from orca.adapters.torch.session import Session
 from orca.adapters.torch.trees import map_leaves, unpack
 from orca.data import ArrayStore, Shard
 from orca.pickles import loads
@@ -60,7 +60,7 @@ class Inference:
         Raises:
             ImportError, AttributeError: Code of the model is not to be found here.
         """
-        spec: ModelSpec = loads(list(self.call.spec.view()))
+        spec = self.call.model_spec()
         torch.set_num_threads(1)  # Spark runs a task for every core.
         session = Session(spec, None, None)
         state = unpack(loads(self.call.state.parts()))

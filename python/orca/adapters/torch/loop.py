@@ -48,11 +48,7 @@ class SessionLost:
 FRAMES = " on frames"
 """Behind an Estimator's name: what predicts on DataFrames, with weights of its own."""
 
-
-TRIAL = " of a search"
-"""Behind an Estimator's name: a trial, which any worker may go on with."""
-
-_KEPT = 4  # Of each of these.
+_KEPT = 4  # Of these.
 
 
 @dataclass(frozen=True)
@@ -62,12 +58,18 @@ class Call:
     estimator: str
     version: str  # of the state that the workers must have
     next_version: str  # of the state that they have after a call that changes it
-    spec: Shard  # the pickled ModelSpec
+    spec: Shard | list[bytes]  # the pickled ModelSpec; in shared memory where it is large
     state: Any  # None, or packed state dicts (SharedParts: pickled) for workers that have none
     has_state: bool  # whether ``state`` says all; False: use what you have
     is_local: bool = True  # whether the driver is on the workers' machine
     seed: int | None = None
     forget: tuple[str, ...] = ()  # Estimators that are gone
+
+    def model_spec(self) -> ModelSpec:
+        """What the Estimator is made of."""
+        parts = self.spec if isinstance(self.spec, list) else list(self.spec.view())
+        found: ModelSpec = loads(parts)
+        return found
 
 
 def _session(call: Call) -> Session | None:
@@ -90,15 +92,13 @@ def _session(call: Call) -> Session | None:
     session = _new_session(call, None if state is None else unpack(state))
     _sessions[call.estimator] = (call.version, session)
     # Nobody says when a frame has been predicted for the last time.
-    # And trials go from worker to worker: the last one to have one does not know the others.
-    for kind in (FRAMES, TRIAL):
-        for name in [name for name in _sessions if name.endswith(kind)][:-_KEPT]:
-            del _sessions[name]
+    for name in [name for name in _sessions if name.endswith(FRAMES)][:-_KEPT]:
+        del _sessions[name]
     return session
 
 
 def _new_session(call: Call, state: dict[str, Any] | None) -> Session:
-    spec: ModelSpec = loads(list(call.spec.view()))
+    spec = call.model_spec()
     device = device_of_worker(spec.device)
     group = None if device.type == "cpu" else DeviceGroup()
     return Session(spec, state, call.seed, call.is_local, device, group)
@@ -482,8 +482,7 @@ def join(parts: list[Any]) -> Any:
 def forget(estimator: str) -> None:
     """Frees what this worker keeps of an Estimator."""
     _sessions.pop(estimator, None)
-    for kind in (FRAMES, TRIAL):
-        _sessions.pop(f"{estimator}{kind}", None)
+    _sessions.pop(f"{estimator}{FRAMES}", None)
 
 
 def update_schedulers(call: Call, metric: float | None) -> Any:

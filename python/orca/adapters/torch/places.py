@@ -1,4 +1,4 @@
-"""Where the workers of a call are, in memory that outlives them: whoever dies twice in one place is noticed."""
+"""Where the workers of a call are, in memory that outlives them: whoever dies three times in one place is noticed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Places:
             yield batch
 
     def check(self) -> None:
-        """Raises when a worker has died twice in the same place; all workers ask when a call begins."""
+        """Raises when a worker has died three times in a row in the same place; all workers ask when a call begins."""
         is_new = self.block.number not in _known
         _known.clear()
         _known.add(self.block.number)
@@ -56,10 +56,9 @@ class Places:
         if running.rank() == 0:
             places.settle(death)
         running.barrier()
-        if death is not None and death[2]:
-            rank, place, _ = death
+        if death is not None and death.is_certain:
             raise FailedPreconditionError(
-                f"rank {rank} died twice while it {self.what} {place}, so another would die of it, too; "
+                f"rank {death.rank} died three times in a row while it {self.what} {death.place}, so another would die of it, too; "
                 "look at the rows there, and at the memory that they take, or give max_restarts=0 to see "
                 "the first death as it is"
             )

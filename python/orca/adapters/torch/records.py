@@ -255,9 +255,9 @@ def _read(checkpoint: Any) -> dict[str, Any]:
     return state
 
 
-def write_file(path: Path, value: Any) -> None:
-    """Writes with ``torch.save``, completely or not at all."""
-    write_whole(path, lambda file: torch.save(value, file))
+def write_file(path: Path, value: Any, *, is_lasting: bool = True) -> None:
+    """Writes with ``torch.save``, completely or not at all; see ``write_whole``."""
+    write_whole(path, lambda file: torch.save(value, file), is_lasting=is_lasting)
 
 
 def load_file(path: Path, *, trust: bool, generation: Generation) -> Any:
@@ -336,7 +336,11 @@ def check_fits(model: torch.nn.Module, state: dict[str, Any]) -> None:
                 f"this is the state of another model: {name!r} {_size(tensor)} is here and not there, "
                 f"{there} is there and not here; {cure}"
             )
-        if tuple(state[name].shape) != tuple(tensor.shape):
+        if (
+            _has_size(tensor)
+            and _has_size(state[name])
+            and tuple(state[name].shape) != tuple(tensor.shape)
+        ):
             raise InvalidArgumentError(
                 f"this is the state of another model: {name!r} is {_size(state[name])} there and "
                 f"{_size(tensor)} here; {cure}"
@@ -348,8 +352,13 @@ def check_fits(model: torch.nn.Module, state: dict[str, Any]) -> None:
         )
 
 
+def _has_size(value: Any) -> bool:
+    """Not what a module keeps beside its tensors, nor what a lazy one has not made yet."""
+    return not torch.nn.parameter.is_lazy(value) and hasattr(value, "shape")
+
+
 def _size(value: Any) -> str:
-    return str(tuple(value.shape)) if hasattr(value, "shape") else type(value).__name__
+    return str(tuple(value.shape)) if _has_size(value) else type(value).__name__
 
 
 class Summary:

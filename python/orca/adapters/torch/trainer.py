@@ -31,7 +31,8 @@ from orca.learn.trigger import Trigger
 from orca.objects import allgather_object, broadcast_object
 
 _log = logging.getLogger("orca")
-_STRIDE = 0x9E3779B97F4A7C15  # Far apart, whatever the seed.
+STRIDE = 0x9E3779B97F4A7C15
+"""Between seeds: far apart, whatever the first one is."""
 
 
 class NotFiniteError(OrcaError, ArithmeticError):
@@ -64,7 +65,6 @@ class FitOptions:
     random: int = 0  # What the random numbers of each step come from.
     resume: Any = None  # What a checkpoint says of an earlier ``fit``.
     blocks: int = 0  # Into which the rows of a step are cut; 0: the number of workers decides.
-    is_quiet: bool = False  # Whether nothing is said about how training goes.
 
 
 class Policy:
@@ -335,6 +335,7 @@ class Trainer:
             total = session.sync.step(
                 weight, loss, max(rows, 0), leaves=rows < 0, policy=self._policy
             )
+            self._policy.evaluate_again = None  # It knows all of this, and the model's memory.
             if total[6] and not known:
                 break
             session.sync.check_untouched()
@@ -443,7 +444,7 @@ class Trainer:
         """
         parts = self._options.blocks or running.world_size()
         number = 2 * (self._session.global_step * parts + self._own[place]) + part
-        torch.default_generator.manual_seed((self._options.random + number * _STRIDE) % (1 << 63))
+        torch.default_generator.manual_seed((self._options.random + number * STRIDE) % (1 << 63))
 
     def _again(self, batch: Any, rows: int) -> Any:
         def again() -> tuple[Any, Any, int]:
@@ -522,7 +523,7 @@ class Trainer:
             running.report(session.global_step, loss=total[1])
 
     def _announce(self, sync: Any, feed: Feed) -> None:
-        if running.rank() != 0 or self._options.is_quiet:
+        if running.rank() != 0:
             return
         session = self._session
         assert session.criterion is not None

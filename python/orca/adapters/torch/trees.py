@@ -12,6 +12,7 @@ from orca.data import Shard, SharedBlock
 
 # What numpy has no name for travels as whole numbers of the same size.
 _AS_BITS = {torch.bfloat16: torch.int16}
+_PLAIN = (bool, int, float, str, type(None))  # To ask whether these are tensors takes longer.
 
 
 def type_name(tensor: torch.Tensor) -> str:
@@ -94,7 +95,13 @@ def leaves(tree: Any) -> Iterator[Any]:
 
 def pack(tree: Any) -> Any:
     """A tree that can be sent: tensors as arrays."""
-    return map_leaves(tree, lambda leaf: _packed(leaf) if isinstance(leaf, torch.Tensor) else leaf)
+
+    def sendable(leaf: Any) -> Any:
+        if type(leaf) in _PLAIN:
+            return leaf
+        return _packed(leaf) if isinstance(leaf, torch.Tensor) else leaf
+
+    return map_leaves(tree, sendable)
 
 
 def unpack(tree: Any, copies: dict[int, SharedBlock] | None = None) -> Any:

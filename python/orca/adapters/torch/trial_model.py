@@ -16,7 +16,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from orca.adapters.torch.names import load_plain_state
 from orca.adapters.torch.records import write_file
-from orca.adapters.torch.tuning import TorchSpec
+from orca.adapters.torch.tuning import (
+    TorchSpec,
+    check_loader,
+    sizes_of,
+    targets_of,
+    wants_classes,
+)
 from orca.automl.metrics import Evaluator
 from orca.errors import FailedPreconditionError, InvalidArgumentError
 
@@ -45,7 +51,7 @@ class PytorchBaseModel:
     def build(self, config: dict[str, Any]) -> None:
         """Makes the model."""
         self.config = dict(config)
-        self.model = self._spec.new_model(self.config)
+        self.model = self._spec.new_model(self._spec.sizes | self.config)
         self.optimizer = self._spec.new_optimizer(self.model, self.config)
         self.criterion = self._spec.new_loss(self.config)
         self._onnx = None
@@ -87,6 +93,9 @@ class PytorchBaseModel:
         if resources_per_trial is not None:
             torch.set_num_threads(int(resources_per_trial["cpu"]))
         if self.model is None:
+            is_rows = isinstance(data, tuple | list) and len(data) == 2
+            if is_rows:
+                self._spec.sizes.update(sizes_of(*map(np.asarray, data)))
             self.build(self.config | config)
         else:
             self.config |= config
@@ -105,6 +114,7 @@ class PytorchBaseModel:
             return data
         if callable(data):
             made: Iterable[Any] = data(dict(self.config))
+            check_loader(made)
             return made
         if not isinstance(data, tuple | list) or len(data) != 2:
             raise InvalidArgumentError(
@@ -114,7 +124,8 @@ class PytorchBaseModel:
             raise InvalidArgumentError(
                 "arrays are cut into batches of config['batch_size']; put it into the configuration"
             )
-        x, y = (torch.from_numpy(_columns(part)) for part in data)
+        labels = targets_of(np.ascontiguousarray(data[1]), wants_classes(self.criterion))
+        x, y = torch.from_numpy(_columns(data[0])), torch.from_numpy(labels)
         if len(x) != len(y):
             raise InvalidArgumentError(f"x has {len(x)} rows, y has {len(y)}; give as many")
         size = int(self.config["batch_size"])
@@ -232,6 +243,7 @@ class PytorchBaseModel:
         """Writes configuration, weights and optimizer, completely or not at all."""
         state = {
             "config": self.config,
+            "sizes": self._spec.sizes,
             "model": self._fitted().state_dict(),
             "optimizer": self.optimizer.state_dict(),
         }
@@ -244,6 +256,7 @@ class PytorchBaseModel:
         if not isinstance(state.get("config"), dict):
             load_plain_state(self._fitted(), state)
             return
+        self._spec.sizes.update(state.get("sizes", {}))
         self.build(state["config"])
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -270,14 +283,18 @@ class PytorchModelBuilder:
 
     def build(self, config: dict[str, Any]) -> PytorchBaseModel:
         """Its model."""
-        spec = self.spec
-        model = PytorchBaseModel(spec.model_creator, spec.optimizer, spec.loss)
+        model = self._new()
         model.build(config)
         return model
 
     def build_from_ckpt(self, checkpoint_filename: str) -> PytorchBaseModel:
         """The model of a file that ``PytorchBaseModel.save`` wrote."""
+        model = self._new()
+        model.restore(checkpoint_filename)
+        return model
+
+    def _new(self) -> PytorchBaseModel:
         spec = self.spec
         model = PytorchBaseModel(spec.model_creator, spec.optimizer, spec.loss)
-        model.restore(checkpoint_filename)
+        model._spec.sizes.update(spec.sizes)  # Of the data of a search that this builder was in.
         return model

@@ -1,11 +1,12 @@
-"""A trial of a PyTorch model: an Estimator on one worker, an epoch at a time."""
+"""Trials of a PyTorch model, each on one worker, an epoch at a time."""
 
 from __future__ import annotations
 
-import functools
+import itertools
 import pickle
-from collections.abc import Callable
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,68 +21,30 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
+from orca import running
+from orca.adapters.torch import trial_epochs
 from orca.adapters.torch.devices import seed_cpu
-from orca.adapters.torch.metrics import PytorchMetric
+from orca.adapters.torch.feeds import ArraySource, LoaderSource
+from orca.adapters.torch.losses import required_arguments
 from orca.adapters.torch.names import load_plain_state
 from orca.adapters.torch.records import write_file
 from orca.automl.metrics import Evaluator
-from orca.data import ArrayStore
+from orca.context import current_context
+from orca.data import ArrayStore, Shard
+from orca.data.rows import store_of
 from orca.errors import InvalidArgumentError
-from orca.learn.metrics import Metric
+from orca.files import write_content
 from orca.pickles import dumps
 
-_MEASURED = "measured"
+_BATCH_SIZES = {"batch_size", "batch_size_log", "batch_size_float"}  # The last two: of the old API.
 # Losses whose targets are indices of classes.
-_CLASSES = (torch.nn.CrossEntropyLoss, torch.nn.NLLLoss, torch.nn.MultiMarginLoss)
-
-
-class _Whole(PytorchMetric):
-    """A function of all targets and all outputs."""
-
-    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
-        self._function = function
-        self._parts: list[tuple[Any, Any]] = []
-
-    def __call__(self, preds: Any, targets: Any) -> None:
-        self._parts.append((_array(targets), _array(preds)))
-
-    def compute(self) -> Any:
-        """The function's value."""
-        truth, found = (np.concatenate(side) for side in zip(*self._parts, strict=True))
-        value = float(np.mean(self._function(truth, found)))
-        return torch.tensor(value, dtype=torch.float64)
-
-    def state(self) -> bytes:
-        """All rows."""
-        return pickle.dumps(self._parts)
-
-    def merge(self, state: bytes) -> None:
-        """Adds the rows of another one."""
-        self._parts += pickle.loads(state)
-
-    def reset(self) -> None:
-        """Forgets all rows."""
-        self._parts = []
-
-
-class _OfAllRows(Metric):
-    """A function of targets and outputs, for an Estimator."""
-
-    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
-        self._function = function
-
-    def get_name(self) -> str:
-        """Its name in the results."""
-        return _MEASURED
-
-    def get_pytorch_metric(self) -> PytorchMetric:
-        """What measures."""
-        return _Whole(self._function)
-
-
-def _array(value: Any) -> Any:
-    """A copy: targets are part of their batch's memory, which would stay for all of them."""
-    return np.array(value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value)
+_CLASSES = (
+    torch.nn.CrossEntropyLoss,
+    torch.nn.NLLLoss,
+    torch.nn.MultiMarginLoss,
+    torch.nn.MultiLabelMarginLoss,
+)
+_CLASS_FUNCTIONS = (torch.nn.functional.cross_entropy, torch.nn.functional.nll_loss)
 
 
 @dataclass(frozen=True)
@@ -91,32 +54,27 @@ class TorchSpec:
     Attributes:
         model_creator: ``f(config)``.
         optimizer: ``f(model, config)``, or a class of ``torch.optim`` or its name.
-        loss: A loss, ``f(config)``, or a name of ``torch.nn``.
+        loss: A loss or a class of one, ``f(output, target)``, ``f(config)``, or a name of ``torch.nn``.
+        sizes: What model creators find in their configuration beside its own values, once the data is known.
     """
 
     model_creator: Callable[[dict[str, Any]], Any]
     optimizer: Any
     loss: Any
+    sizes: dict[str, int] = field(default_factory=dict, init=False, compare=False)
     measures_training: ClassVar[bool] = False
     """Whether a metric other than the loss can be had without validation data."""
-
-    def pickled(self) -> bytes:
-        """For workers. Functions take milliseconds, and are the same for all trials."""
-        found: bytes | None = self.__dict__.get("_pickled")
-        if found is None:
-            names = ("model_creator", "optimizer", "loss")
-            dumps(
-                (self.model_creator, self.optimizer, self.loss), names
-            )  # Names what cannot be sent.
-            found = cloudpickle.dumps(self)
-            object.__setattr__(self, "_pickled", found)
-        return found
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_pickled"}
+    forget_trials: ClassVar[Any] = staticmethod(trial_epochs.forget)
+    """What frees the memory that workers keep of trials, there; None: they keep little."""
 
     def __post_init__(self) -> None:
         """Checks the names."""
+        if isinstance(self.model_creator, torch.nn.Module):
+            kind = type(self.model_creator).__name__
+            raise InvalidArgumentError(
+                f"model_creator is a model, a {kind}, and every trial needs one of its own; give a function that "
+                f"makes it: lambda config: {kind}(...)"
+            )
         if not callable(self.model_creator):
             raise InvalidArgumentError("You must create a torch model in model_creator")
         self.new_loss({}, only_check=True)
@@ -152,9 +110,14 @@ class TorchSpec:
             return self.loss
         if not callable(self.loss):
             raise InvalidArgumentError(
-                "loss is a torch loss, a creator f(config), or the name of a torch loss"
+                "loss is a torch loss, a function of output and target, a creator f(config), or the name of a torch loss"
             )
-        return None if only_check else self.loss(dict(config))
+        if only_check:
+            return None
+        needed = required_arguments(self.loss)
+        if isinstance(self.loss, type) and needed == 0:
+            return self.loss()
+        return self.loss if needed is not None and needed > 1 else self.loss(dict(config))
 
     def named_metric(self, name: str, mode: str | None) -> tuple[Any, str]:
         """The function behind a name, and its direction."""
@@ -162,51 +125,48 @@ class TorchSpec:
         return Evaluator.metrics_func[name.lower()], mode or Evaluator.get_metric_mode(name)
 
     def trials(
-        self, data: Any, validation: Any, columns: dict[str, Any], metric: Any, threads: int
+        self,
+        data: Any,
+        validation: Any,
+        columns: dict[str, Any],
+        metric: Any,
+        threads: int,
+        keys: Collection[str],
     ) -> Callable[[dict[str, Any], int], TorchTrial]:
-        """What makes a trial of a configuration and a seed."""
-        train = TorchData(data, self.loss, columns)
-        other = None if validation is None else TorchData(validation, self.loss, columns)
-        return lambda config, seed: TorchTrial(self, config, train, other, metric, threads, seed)
+        """What makes a trial of a configuration, which has ``keys``, and a seed."""
+        train = TorchData(data, columns)
+        other = None if validation is None else TorchData(validation, columns, "validation_data")
+        if train.needs_batch_size and _BATCH_SIZES.isdisjoint(keys):
+            raise InvalidArgumentError(
+                "arrays are cut into batches of config['batch_size']; put \"batch_size\" into search_space"
+            )
+        names = ("model_creator", "optimizer", "loss", "metric")
+        dumps(
+            (self.model_creator, self.optimizer, self.loss, metric), names
+        )  # Names what cannot be sent.
+        search = trial_epochs.shared(cloudpickle.dumps((self, None if other is None else metric)))
+        self.sizes.clear()
+        self.sizes.update(train.sizes)
+        return lambda config, seed: TorchTrial(self, config, train, other, search, threads, seed)
 
     def load_best(self, config: dict[str, Any], path: Path) -> torch.nn.Module:
         """The model of a configuration with the weights that a trial saved."""
-        model = self.new_model(config)
+        model = self.new_model(self.sizes | config)
         load_plain_state(model, torch.load(path, weights_only=True))
         return model
 
 
-@dataclass(frozen=True)
-class _Made:
-    """The creators of one trial, which travel as they are."""
-
-    spec: bytes
-    config: dict[str, Any]
-    seed: int
-
-    @functools.cached_property
-    def _spec(self) -> TorchSpec:
-        found: TorchSpec = pickle.loads(self.spec)
-        return found
-
-    def model(self, _config: dict[str, Any]) -> Any:
-        seed_cpu(self.seed)
-        return self._spec.new_model(self.config)
-
-    def optimizer(self, model: Any, _config: dict[str, Any]) -> Any:
-        return self._spec.new_optimizer(model, self.config)
-
-    def loss(self, _config: dict[str, Any]) -> Any:
-        return self._spec.new_loss(self.config)
-
-
 def _by_name(name: str, module: Any, base: type, what: str) -> Any:
-    known = {n: c for n, c in vars(module).items() if isinstance(c, type) and issubclass(c, base)}
-    if name not in known:
-        raise InvalidArgumentError(
-            f"Must provide a valid torch {what} name among {sorted(known)}, got {name!r}"
-        )
-    return known[name]
+    def fits(found: Any) -> bool:
+        return isinstance(found, type) and issubclass(found, base)
+
+    found = getattr(module, name, None)
+    if fits(found):
+        return found
+    known = sorted(n for n, one in vars(module).items() if fits(one))
+    raise InvalidArgumentError(
+        f"Must provide a valid torch {what} name among {known}, got {name!r}"
+    )
 
 
 class TorchData:
@@ -214,36 +174,78 @@ class TorchData:
 
     Args:
         data: ``(x, y)``, a ``DataLoader``, a creator ``f(config)`` of one, shards or a data frame.
-        loss: Which tells labels from values.
         columns: ``feature_cols`` and ``label_cols`` of data frames.
+        name: What messages call it.
+
+    Attributes:
+        sizes: What model creators for series find in their configuration.
+        needs_batch_size: Whether it is rows, which are cut into batches.
     """
 
-    def __init__(self, data: Any, loss: Any, columns: dict[str, Any]) -> None:
+    def __init__(self, data: Any, columns: dict[str, Any], name: str = "data") -> None:
         self.sizes: dict[str, int] = {}
-        self.columns = columns
-        self.needs_batch_size = True
+        self.needs_batch_size = not (isinstance(data, DataLoader) or callable(data))
         self._given = data
-        self._pickled: bytes | None = None  # A creator.
+        self._pickled = b""  # A creator.
+        self._lock = threading.Lock()
+        self._stores: dict[bool, ArrayStore] = {}  # By whether integer targets are classes.
+        if not self.needs_batch_size:
+            if not isinstance(data, DataLoader):
+                dumps(data, (name,))  # Names what cannot be sent.
+                self._pickled = cloudpickle.dumps(data)
+            return
         if isinstance(data, tuple | list):
             if len(data) != 2:
-                raise InvalidArgumentError(f"data is (x, y), not {len(data)} things")
+                raise InvalidArgumentError(f"{name} is (x, y), not {len(data)} things")
             x, y = (np.asarray(part) for part in data)
             if len(x) != len(y):
                 raise InvalidArgumentError(f"x has {len(x)} rows, y has {len(y)}; give as many")
-            self._given = ArrayStore()
-            self._given.put({"x": _columns(x), "y": _targets(y, loss)})
-            self.sizes = _sizes(_columns(x), _columns(y))
-        elif isinstance(data, DataLoader) or callable(data):
-            self.needs_batch_size = False
+            if len(x) == 0:
+                raise InvalidArgumentError("x has no rows; give some")
+            self._shards: list[Any] = [{"x": x, "y": y}]
+        else:
+            features, labels = columns.get("feature_cols"), columns.get("label_cols")
+            self._shards = store_of(data, features, labels, wants_target=True)[0].shards
+        self._given = None
+        first = _viewed(self._shards[0])
+        self.sizes = sizes_of(first["x"], first["y"])
 
-    def of(self, config: dict[str, Any]) -> Any:
-        """What an Estimator takes, for a configuration."""
-        if isinstance(self._given, DataLoader) or not callable(self._given):
-            return self._given
-        if self._pickled is None:
-            dumps((self._given,), ("data",))  # Names what cannot be sent.
-            self._pickled = cloudpickle.dumps(self._given)
-        return _Creator(self._pickled, config)
+    def source(self, config: dict[str, Any], *, has_classes: bool) -> ArraySource | LoaderSource:
+        """Of the batches of a configuration.
+
+        Args:
+            config: The configuration.
+            has_classes: Whether targets that are integers stay so.
+        """
+        if self.needs_batch_size:
+            with self._lock:
+                if has_classes not in self._stores:
+                    self._stores[has_classes] = self._store(has_classes)
+                return ArraySource(self._stores[has_classes], has_target=True)
+        if isinstance(self._given, DataLoader):
+            return LoaderSource(self._given, is_creator=False)
+        return LoaderSource(_Creator(self._pickled, config), is_creator=True)
+
+    def _store(self, has_classes: bool) -> ArrayStore:
+        store = ArrayStore()
+        for shard in self._shards:
+            rows = _viewed(shard)
+            made = {"x": _columns(rows["x"]), "y": targets_of(rows["y"], has_classes)}
+            is_same = isinstance(shard, Shard) and _is_same(rows, made)
+            store.put(shard if is_same else made)  # The memory that it has, where that will do.
+        return store
+
+
+def _viewed(shard: Any) -> Any:
+    return shard.view() if isinstance(shard, Shard) else shard
+
+
+def _is_same(rows: Any, made: Any) -> bool:
+    if isinstance(made, dict):
+        return all(_is_same(rows[name], made[name]) for name in made)
+    if isinstance(made, list | tuple):
+        return all(_is_same(*pair) for pair in zip(rows, made, strict=True))
+    return rows is made
 
 
 class _Noting(dict[str, Any]):
@@ -312,6 +314,7 @@ class _Creator:
         with torch.random.fork_rng(devices=[]):
             seed_cpu(0)
             loader = pickle.loads(self.pickled)(config)
+        check_loader(loader)
         if _may_be_shared(loader):
             if len(_loaded) >= _LOADED:
                 del _loaded[next(iter(_loaded))]
@@ -327,6 +330,24 @@ class _Creator:
             return False
 
 
+def check_loader(made: Any) -> None:
+    """Raises unless what a data creator returned gives batches."""
+    is_rows = isinstance(made, list | tuple) and any(
+        isinstance(part, np.ndarray | torch.Tensor) for part in made
+    )
+    if (
+        is_rows
+        or isinstance(made, dict | np.ndarray | torch.Tensor)
+        or hasattr(made, "iloc")
+        or not hasattr(made, "__iter__")
+    ):
+        what = f"{type(made).__name__} of arrays" if is_rows else type(made).__name__
+        raise InvalidArgumentError(
+            f"the data creator returned a {what}; return a torch.utils.data.DataLoader of (x, y), or give (x, y) "
+            "itself as the data"
+        )
+
+
 def _may_be_shared(loader: Any) -> bool:
     """Whether a loader gives a trial the same rows whoever had it before."""
     return (
@@ -340,27 +361,47 @@ def _may_be_shared(loader: Any) -> bool:
     )
 
 
-def _columns(array: Any) -> Any:
-    """Floats as the models of old had them: a column where there was none."""
-    array = array.astype(np.float32)
-    return array[:, None] if array.ndim == 1 else array
+def _columns(rows: Any) -> Any:
+    """Floats as the models of old had them: a column where there was none. Texts and the like stay."""
+    if isinstance(rows, list | tuple):
+        return type(rows)(map(_columns, rows))
+    if not isinstance(rows, np.ndarray):
+        return rows
+    rows = rows.astype(np.float32, copy=False)
+    return rows[:, None] if rows.ndim == 1 else rows
 
 
-def _targets(array: Any, loss: Any) -> Any:
-    is_class = isinstance(loss, _CLASSES) or loss in [c.__name__ for c in _CLASSES]
-    if is_class and np.issubdtype(array.dtype, np.integer):
-        return array.astype(np.int64).reshape(array.shape[0], *array.shape[1:])
-    return _columns(array)
+def targets_of(rows: Any, has_classes: bool) -> Any:
+    """Targets as a loss takes them."""
+    if isinstance(rows, list | tuple):
+        return type(rows)(targets_of(part, has_classes) for part in rows)
+    if has_classes and isinstance(rows, np.ndarray) and rows.dtype.kind in "iu":
+        return rows.astype(np.int64, copy=False)
+    return _columns(rows)
 
 
-def _sizes(x: Any, y: Any) -> dict[str, int]:
+def wants_classes(loss: Any) -> bool:
+    """Whether the targets of a loss are indices of classes, where they are integers."""
+    return isinstance(loss, _CLASSES) or loss in _CLASS_FUNCTIONS
+
+
+def sizes_of(x: Any, y: Any) -> dict[str, int]:
     """What model creators for series find in their configuration."""
+    if not (isinstance(x, np.ndarray) and isinstance(y, np.ndarray)):  # Several inputs, or texts.
+        return {}
+    x, y = _columns(x[:1]), _columns(y[:1])
     found = {"input_feature_num": x.shape[-1], "output_feature_num": y.shape[-1]}
     if x.ndim > 2:
         found |= {"past_seq_len": x.shape[-2]}
     if y.ndim > 1:
         found |= {"future_seq_len": y.shape[-2] if y.ndim > 2 else 1}
     return found
+
+
+_TOLD = 8
+_BATCH = 32
+_names = itertools.count()
+_ended: tuple[int, ...] = ()  # The last trials that workers need not keep.
 
 
 class TorchTrial:
@@ -371,7 +412,7 @@ class TorchTrial:
         config: Its values.
         data: To train on.
         validation: To measure on; None: the training loss is what is measured.
-        metric: ``f(y_true, y_pred)``; None: the mean loss.
+        search: The pickled spec and metric, for workers.
         threads: Compute threads.
         seed: Of its random numbers.
     """
@@ -382,64 +423,98 @@ class TorchTrial:
         config: dict[str, Any],
         data: TorchData,
         validation: TorchData | None,
-        metric: Callable[[Any, Any], Any] | None,
+        search: Any,
         threads: int,
         seed: int,
     ) -> None:
-        from orca.learn.pytorch import Estimator
-
         self._config = {**data.sizes, **config}
-        self._data, self._validation, self._seed = data, validation, seed
-        self._has_metric = metric is not None
-        self._batch = None
-        if data.needs_batch_size:
-            if "batch_size" not in config:
-                raise InvalidArgumentError(
-                    "arrays are cut into batches of config['batch_size']; put \"batch_size\" into search_space"
-                )
-            self._batch = int(config["batch_size"])
-        made = _Made(spec.pickled(), self._config, seed)
-        self._estimator = Estimator.from_torch(
-            model=made.model,
-            optimizer=made.optimizer,
-            loss=made.loss,
-            metrics=[_OfAllRows(metric)] if metric is not None and validation is not None else None,
-            workers_per_node=1,
-        )
-        self._estimator.threads, self._estimator.is_quiet = threads, True
-        self._estimator.is_trial = True
+        has_classes = wants_classes(spec.new_loss(self._config))
+        self._source = data.source(self._config, has_classes=has_classes)
+        self._validation = validation and validation.source(self._config, has_classes=has_classes)
+        self._search, self._threads, self._seed = search, threads, seed
+        # The rest of the data may be rows even if this is not.
+        self._batch = int(config["batch_size"]) if data.needs_batch_size else _BATCH
+        if self._batch < 1:
+            raise InvalidArgumentError(
+                f"batch_size should be a positive integer, but got {config['batch_size']!r}"
+            )
+        self._name = next(_names)
+        self._epochs = 0
+        self._state: trial_epochs.State | None = None
+        self._is_loaded = False  # Whether no worker has seen the state.
 
     def epoch(self) -> float:
         """Trains once on all rows; returns the metric."""
-        stats = self._estimator.fit(
-            self._data.of(self._config),
-            epochs=1,
-            validation_data=None if self._validation is None else self._validation.of(self._config),
+        knows_nothing = self._is_loaded or running.has_fresh_workers()
+        made = None
+        if self._state is None or not knows_nothing:
+            made = self._order(None)
+        if made is None:  # Another worker has made the epoch before.
+            made = self._order(self._state)
+        assert made is not None
+        self._state, self._is_loaded = made.state, False
+        self._epochs += 1
+        return made.value
+
+    def _order(self, state: trial_epochs.State | None) -> trial_epochs.Made | None:
+        order = trial_epochs.Order(
+            search=self._search,
+            name=self._name,
+            ended=_ended,
+            epochs=self._epochs,
+            config=self._config,
             seed=self._seed,
-            on_failure="raise",
             batch_size=self._batch,
-            **self._data.columns,
+            source=self._source,
+            validation=self._validation,
+            state=state,
+            is_local=current_context().is_local,
         )
-        if self._validation is None:
-            return float(stats[-1]["train_loss"])
-        return float(stats[-1][f"val_{_MEASURED}" if self._has_metric else "val_loss"])
+        found: list[trial_epochs.Made | None]
+        try:
+            found = running.run(trial_epochs.make, (order,), workers=1, threads=self._threads)
+        except InvalidArgumentError:  # By the names that the user knows.
+            sources = (self._source, self._validation)
+            given = (each.loader if isinstance(each, LoaderSource) else None for each in sources)
+            dumps((*given, self._config), ("data", "validation_data", "config"))
+            raise
+        return found[0]
 
     def save(self, path: Path) -> None:
-        """Writes the weights."""
-        write_file(path, self._estimator.get_state_dict()["models"][0])
+        """Writes the weights; the search makes them last."""
+        assert self._state is not None
+        weights = trial_epochs.content(self._state.weights)
+        write_content(str(path), weights, is_lasting=False)
 
     def save_state(self, path: Path, note: dict[str, Any]) -> None:
         """Writes all that it goes on with, and a note of plain values."""
-        write_file(path, {"note": note, "state": self._estimator.get_state_dict()})
+        assert self._state is not None
+        state = {
+            "models": [trial_epochs.loaded(self._state.weights)],
+            **trial_epochs.unpacked(self._state.rest),
+        }
+        write_file(path, {"note": note, "state": state})
 
     def load_state(self, path: Path, *, only_weights: bool = False) -> dict[str, Any]:
         """Goes on from what ``save_state`` of this trial wrote, or with the weights of another; returns the note."""
         found = torch.load(path, weights_only=True)
         state = found["state"]
-        self._estimator.load_state_dict(state["models"][0] if only_weights else state)
+        rest = None
+        self._epochs = 0
+        if not only_weights:
+            rest = trial_epochs.packed(
+                {name: state[name] for name in ("epoch", "global_step", "optimizers")}
+            )
+            self._epochs = int(state["epoch"])
+        weights = trial_epochs.saved(state["models"][0])
+        self._state, self._is_loaded = trial_epochs.State(weights, rest), True
+        self._name = next(_names)  # Whoever knows it knows another state.
         note: dict[str, Any] = found["note"]
         return note
 
     def close(self) -> None:
-        """Frees its memory; that of workers with their next call."""
-        del self._estimator
+        """Frees its memory; that of workers with their next calls. More than once is as good as once."""
+        global _ended
+        if self._name not in _ended:
+            _ended = (*_ended[-_TOLD + 1 :], self._name)
+        self._state = None

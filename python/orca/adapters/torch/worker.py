@@ -6,11 +6,16 @@ import sys
 
 import torch
 
+from orca.adapters.torch.devices import may_have_gpus
+
 
 def begin(threads: int) -> None:
     """Prepares a forked worker: its number of threads, and random numbers of its own."""
     torch.set_num_threads(threads)
-    torch.seed()
+    if may_have_gpus():
+        torch.seed()  # It takes milliseconds to note the seed for GPUs.
+    else:
+        torch.default_generator.seed()
 
 
 def end() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,14 @@ except ModuleNotFoundError as missing:
         "XGBoost is not installed; run 'pip install xgboost' (or xgboost-cpu, which is smaller)"
     ) from missing
 
-__all__ = ["XGBoost", "XGBoostModelBuilder", "metric_mode", "parameters"]
+__all__ = [
+    "XGBoost",
+    "XGBoostModelBuilder",
+    "metric_mode",
+    "parameters",
+    "typos",
+    "unknown_names",
+]
 
 _KINDS = {"regressor": xgboost.XGBRegressor, "classifier": xgboost.XGBClassifier}
 _METRICS = {"regressor": "rmse", "classifier": "logloss"}
@@ -43,6 +51,9 @@ _OTHER_NAMES = {
     "min_split_loss": "gamma",
     "seed": "random_state",
 }
+# Of two classes, and of more.
+_OF_CLASSES = dict.fromkeys(("error", "merror"), ("error", "merror"))
+_OF_CLASSES |= dict.fromkeys(("logloss", "mlogloss"), ("logloss", "mlogloss"))
 _LARGER_IS_BETTER = ("auc", "aucpr", "pre", "ndcg", "map", "interval-regression-accuracy")
 _SMALLER_IS_BETTER = (
     "rmse",
@@ -76,6 +87,30 @@ def metric_mode(metric: str) -> str | None:
 def parameters(kind: str) -> frozenset[str]:
     """The names that a configuration may have for XGBoost; others are the data creator's."""
     return frozenset(_KINDS[_known(kind)]().get_params()) | _OTHER_NAMES.keys() | {"metric"}
+
+
+_NEAR = (
+    0.8  # How alike a typo and a name are; creators' own names, such as "features", are less so.
+)
+
+
+def unknown_names(kind: str, names: Iterable[str]) -> dict[str, list[str]]:
+    """Those that a configuration has not for XGBoost, each with the parameters that it is near to."""
+    known = parameters(kind)
+    return {
+        name: difflib.get_close_matches(name, known, cutoff=_NEAR)
+        for name in names
+        if name not in known
+    }
+
+
+def typos(unknown: Mapping[str, Sequence[str]]) -> str:
+    """Says what is likely meant by names that are near to parameters; empty when there are none."""
+    return "; ".join(
+        f"{name!r} is no parameter of XGBoost, did you mean {' or '.join(map(repr, near))}?"
+        for name, near in unknown.items()
+        if near
+    )
 
 
 def _known(kind: str) -> str:
@@ -120,7 +155,7 @@ class XGBoost:
         self,
         data: Any,
         validation_data: Any = None,
-        metric: str | None = None,
+        metric: str | Callable[[Any, Any], Any] | None = None,
         metric_func: Callable[[Any, Any], Any] | None = None,
         **config: Any,
     ) -> dict[str, float]:
@@ -129,7 +164,7 @@ class XGBoost:
         Args:
             data: ``(x, y)``, or a creator ``f(config)`` of it.
             validation_data: As ``data``, or a list with one such; required.
-            metric: A name of XGBoost, of ``Evaluator``, or that of ``metric_func``.
+            metric: A name of XGBoost, of ``Evaluator``, or that of ``metric_func``; or a function such as that.
             metric_func: ``f(y_true, y_pred)``.
             **config: More parameters.
 
@@ -141,6 +176,8 @@ class XGBoost:
             validation_data = validation_data[0]
         if validation_data is None:
             raise InvalidArgumentError("You must input validation data!")
+        if callable(metric):
+            metric, metric_func = None, metric
         default = self.config.get("metric", _METRICS[self.model_type])
         if metric_func is not None:
             default = getattr(metric_func, "__name__", "metric")
@@ -153,10 +190,7 @@ class XGBoost:
         held_x, held_y = self._rows(validation_data)
         model = self._new()
         if is_own:
-            if name == "logloss" and len(np.unique(y)) > 2:  # Of many classes it has another name.
-                model.set_params(eval_metric="mlogloss")
-            else:
-                model.set_params(eval_metric=name)
+            model.set_params(eval_metric=self._own_name(name, y))
         model.fit(x, y, eval_set=[(held_x, held_y)], verbose=False)
         self.model = model
         if metric_func is not None:
@@ -165,10 +199,25 @@ class XGBoost:
         stops_early = model.get_params()["early_stopping_rounds"] is not None
         return {name: float(values[model.best_iteration if stops_early else -1])}
 
+    def _own_name(self, name: str, y: Any) -> str:
+        """What XGBoost calls a metric: those of classes have other names where there are more than two."""
+        base, at, _ = name.partition("@")
+        if self.model_type != "classifier" or base not in _OF_CLASSES:
+            return name
+        classes = len(np.unique(y))
+        if classes > 2 and at:
+            raise InvalidArgumentError(
+                f"metric {name!r} is of two classes, and y has {classes}; give 'error'"
+            )
+        return name if at else _OF_CLASSES[base][classes > 2]
+
     def _rows(self, data: Any) -> tuple[Any, Any]:
         found = data(dict(self.config)) if callable(data) else data
         if not isinstance(found, tuple | list) or len(found) != 2:
-            raise InvalidArgumentError(f"data is (x, y), not a {type(found).__name__}")
+            who, do = (
+                ("the data creator returned", "return") if callable(data) else ("data is", "give")
+            )
+            raise InvalidArgumentError(f"{who} a {type(found).__name__}; {do} (x, y)")
         x, y = found
         return x, np.ravel(y) if np.ndim(y) == 2 and np.shape(y)[1] == 1 else y
 
@@ -183,11 +232,12 @@ class XGBoost:
         """What the trees say of rows."""
         return self._fitted().predict(x)
 
-    def evaluate(self, x: Any, y: Any, metrics: Sequence[str] = ("mse",)) -> list[Any]:
-        """Metrics of ``Evaluator``, in turn."""
+    def evaluate(self, x: Any, y: Any, metrics: Any = ("mse",)) -> list[Any]:
+        """Metrics in turn: names of ``Evaluator`` and functions ``f(y_true, y_pred)``, several or one."""
         found = self.predict(x)
         truth = np.asarray(y).reshape(np.shape(found))
-        return [Evaluator.evaluate(metric, truth, found) for metric in metrics]
+        wanted = [metrics] if isinstance(metrics, str) or callable(metrics) else metrics
+        return [Evaluator.evaluate(metric, truth, found) for metric in wanted]
 
     def to_bytes(self) -> bytes:
         """The trees in XGBoost's own binary format."""
@@ -222,6 +272,8 @@ class XGBoostModelBuilder:
         self, model_type: str = "regressor", cpus_per_trial: int = 1, **xgb_configs: Any
     ) -> None:
         self.model_type = _known(model_type)
+        if wrong := typos(unknown_names(model_type, xgb_configs)):
+            raise InvalidArgumentError(wrong)
         self.model_config = xgb_configs | {"n_jobs": cpus_per_trial}
 
     def build(self, config: dict[str, Any]) -> XGBoost:

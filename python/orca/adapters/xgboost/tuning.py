@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from orca import running
-from orca.adapters.xgboost.model import XGBoostModelBuilder, metric_mode, parameters
+from orca.adapters.xgboost.model import (
+    XGBoostModelBuilder,
+    metric_mode,
+    parameters,
+    typos,
+    unknown_names,
+)
 from orca.automl.metrics import Evaluator
 from orca.data import Shard, SparkXShards
 from orca.data.rows import is_spark_frame, store_of
 from orca.errors import InvalidArgumentError
 from orca.files import write_whole
+from orca.pickles import dumps
 
 _log = logging.getLogger("orca")
 
@@ -29,12 +36,12 @@ class XGBoostSpec:
     """
 
     measures_training = False
+    forget_trials = None
 
     def __init__(self, builder: XGBoostModelBuilder) -> None:
         self.builder = builder
         defaults = {"regressor": "rmse", "classifier": "logloss"}
         self.default_metric = builder.model_config.get("metric", defaults[builder.model_type])
-        self._has_warned = False
 
     def named_metric(self, name: str, mode: str | None) -> tuple[Any, str]:
         """What measures a metric of XGBoost, its name, or one of ``Evaluator``, a function; and its direction."""
@@ -45,17 +52,26 @@ class XGBoostSpec:
         return Evaluator.metrics_func[name.lower()], mode or Evaluator.get_metric_mode(name)
 
     def trials(
-        self, data: Any, validation: Any, columns: dict[str, Any], metric: Any, threads: int
+        self,
+        data: Any,
+        validation: Any,
+        columns: dict[str, Any],
+        metric: Any,
+        threads: int,
+        keys: Collection[str],
     ) -> Callable[[dict[str, Any], int], XGBoostTrial]:
         """What makes a trial of a configuration and a seed; XGBoost's own is its ``random_state``, for all trials the same."""
         if validation is None:
             raise InvalidArgumentError("You must input validation data!")
+        self._check_names(keys, has_creator=callable(data) or callable(validation))
         train, held = XGBoostData(data, columns), XGBoostData(validation, columns)
         measured = self.default_metric if metric is None else metric
+        names = ("the parameters of XGBoost", "metric", "data", "validation_data")
+        dumps(
+            (self.builder, measured, train.given, held.given), names
+        )  # Names what cannot be sent.
 
         def new(config: dict[str, Any], seed: int) -> XGBoostTrial:
-            if not callable(train.given):
-                self._warn_of_unused(config)
             return XGBoostTrial(self.builder, config, train, held, measured, threads)
 
         return new
@@ -66,17 +82,20 @@ class XGBoostSpec:
         model.restore(path)
         return model.model
 
-    def _warn_of_unused(self, config: dict[str, Any]) -> None:
-        if self._has_warned:
-            return
-        self._has_warned = True
-        known = parameters(self.builder.model_type)
-        unused = [n for n in config if n not in known and not n.endswith("_float")]
-        if unused:
+    def _check_names(self, keys: Collection[str], *, has_creator: bool) -> None:
+        """Of a search space. What is no parameter may be a creator's."""
+        kind = self.builder.model_type
+        unknown = unknown_names(kind, sorted(key.removesuffix("_float") for key in keys))
+        wrong = typos(unknown)
+        if wrong and not has_creator:
+            raise InvalidArgumentError(f"search_space: {wrong}")
+        if wrong:
+            _log.warning("search_space: %s It has no effect on the trees", wrong)
+        elif unknown and not has_creator:
             _log.warning(
                 "%s of search_space is no parameter of XGBoost and has no effect; known: %s",
-                ", ".join(map(repr, sorted(unused))),
-                ", ".join(sorted(known)),
+                ", ".join(map(repr, unknown)),
+                ", ".join(sorted(parameters(kind))),
             )
 
 
@@ -151,7 +170,7 @@ class XGBoostTrial:
 
     def save(self, path: Path) -> None:
         """Writes the trees."""
-        write_whole(path, lambda file: file.write(self._trees))
+        write_whole(path, lambda file: file.write(self._trees), is_lasting=False)
 
     def save_state(self, path: Path, note: dict[str, Any]) -> None:
         """Writes a note of plain values: there is nothing else to go on with, as every fit begins anew."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from orca.errors import InvalidArgumentError
+from orca.generations import ORCA, Generation
 
 __all__ = ["SearchEngineFactory"]
 
@@ -18,8 +19,10 @@ class SearchEngineFactory:
         'demo'
     """
 
-    @staticmethod
-    def create_engine(backend: str = "ray", *args: Any, **kwargs: Any) -> Any:
+    _generation: ClassVar[Generation] = ORCA
+
+    @classmethod
+    def create_engine(cls, backend: str = "ray", *args: Any, **kwargs: Any) -> Any:
         """An engine; ``"ray"``, the only name there is, stands for Orca's own.
 
         Args:
@@ -27,11 +30,16 @@ class SearchEngineFactory:
             *args: Of ``RayTuneSearchEngine``.
             **kwargs: Of ``RayTuneSearchEngine``.
         """
+        with cls._generation.errors():
+            if backend != "ray":
+                raise InvalidArgumentError(
+                    f"The backend {backend!r} is not supported for automl; give 'ray'"
+                )
+            return cls._engines()(*args, **kwargs)
+
+    @staticmethod
+    def _engines() -> Any:
         # It needs AutoEstimators, which write with a module of this package.
         from orca.automl.search.ray_tune import RayTuneSearchEngine
 
-        if backend != "ray":
-            raise InvalidArgumentError(
-                f"The backend {backend!r} is not supported for automl; give 'ray'"
-            )
-        return RayTuneSearchEngine(*args, **kwargs)
+        return RayTuneSearchEngine

@@ -6,10 +6,11 @@ import csv
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from orca.automl.auto_estimator import AutoEstimator
 from orca.errors import FailedPreconditionError, InvalidArgumentError
+from orca.generations import Generation, translated
 from orca.tune import Trial
 
 __all__ = ["Analysis", "RayTuneSearchEngine", "TrialOutput", "TrialResult"]
@@ -92,6 +93,8 @@ class RayTuneSearchEngine:
         remote_dir: Where the folders of trials are copied to while they grow.
     """
 
+    _estimators: ClassVar[type[AutoEstimator]] = AutoEstimator  # Those of the same root.
+
     def __init__(
         self,
         logs_dir: str = "",
@@ -106,6 +109,11 @@ class RayTuneSearchEngine:
         self._arguments: dict[str, Any] = {}
         self._estimator: AutoEstimator | None = None
 
+    @property
+    def _generation(self) -> Generation:
+        return self._estimators._generation
+
+    @translated
     def compile(
         self,
         data: Any,
@@ -129,7 +137,7 @@ class RayTuneSearchEngine:
 
         Args:
             data: As that of ``AutoEstimator.fit``, and so the other arguments.
-            model_builder: A ``PytorchModelBuilder`` or an ``XGBoostModelBuilder``.
+            model_builder: A ``PytorchModelBuilder``, a ``KerasModelBuilder`` or an ``XGBoostModelBuilder``.
             metric_mode: See there.
             epochs: See there.
             validation_data: See there.
@@ -148,21 +156,23 @@ class RayTuneSearchEngine:
         arguments = {name: value for name, value in locals().items() if name != "self"}
         if not hasattr(arguments.pop("model_builder"), "spec"):
             raise InvalidArgumentError(
-                f"model_builder is a {type(model_builder).__name__}; give a PytorchModelBuilder or an XGBoostModelBuilder"
+                f"model_builder is a {type(model_builder).__name__}; give a PytorchModelBuilder, a "
+                "KerasModelBuilder or an XGBoostModelBuilder"
             )
         if arguments.pop("mc"):
             raise InvalidArgumentError("mc=True is not in this release; leave it out")
         self._builder, self._arguments = model_builder, arguments
 
+    @translated
     def run(self) -> Analysis:
         """Runs the trials on the workers of the context."""
         if self._builder is None:
             raise FailedPreconditionError("there is nothing to run; call compile first")
-        estimator = AutoEstimator(
+        estimator = self._estimators(
             self._builder.spec, self.logs_dir, self._resources, self.name, self._remote
         )
-        estimator.fit(**self._arguments)
         self._estimator = estimator
+        estimator.fit(**self._arguments)
         return Analysis([self._result(t) for t in estimator.trials], estimator.get_best_config())
 
     @property
@@ -179,6 +189,7 @@ class RayTuneSearchEngine:
         found.last_result.update(next(reversed(found.rows()), {}))
         return found
 
+    @translated
     def get_best_trials(self, k: int = 1) -> list[TrialOutput]:
         """The ``k`` best ones, each by its best report, the best first. Failed ones are not among them."""
         return [
@@ -187,4 +198,5 @@ class RayTuneSearchEngine:
 
     def get_best_trial(self) -> TrialOutput:
         """The best one."""
+        self._found.get_best_trial()  # Says why there is none.
         return self.get_best_trials()[0]

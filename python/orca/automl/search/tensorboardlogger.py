@@ -49,6 +49,7 @@ class TensorboardLogger:
         for trial, values in metric.items():
             folder = self.logs_dir / trial.replace("/", "_")
             own = {f"{self.name}/{key}": value for key, value in config[trial].items()}
+            folder.mkdir(parents=True, exist_ok=True)
             events = TrialEvents(folder, own, f"{self.name}/")
             for key, found in values.items():
                 for step, value in enumerate(steps_of(found)):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from orca.automl.auto_estimator import AutoEstimator
+from orca.generations import translated
+from orca.tune.arguments import count
 
 __all__ = ["AutoXGBClassifier", "AutoXGBRegressor"]
 
@@ -12,6 +14,7 @@ __all__ = ["AutoXGBClassifier", "AutoXGBRegressor"]
 class _AutoXGB(AutoEstimator):
     kind = ""
 
+    @translated
     def __init__(
         self,
         logs_dir: str,
@@ -22,6 +25,7 @@ class _AutoXGB(AutoEstimator):
     ) -> None:
         from orca.adapters.xgboost.model import XGBoostModelBuilder
 
+        cpus_per_trial = count("cpus_per_trial", cpus_per_trial, 1)
         builder = XGBoostModelBuilder(self.kind, cpus_per_trial, **xgb_configs)
         resources = {"cpu": cpus_per_trial}
         super().__init__(

@@ -1,1 +1,5 @@
 """Estimators, metrics, triggers and optimizers."""
+
+from orca.roots.modules import submodules
+
+__getattr__ = submodules(__name__)

@@ -1,0 +1,395 @@
+"""Epochs of trials, as a worker makes them: each on one worker, with its model, its optimizers and their state to itself."""
+
+from __future__ import annotations
+
+import copy
+import io
+import itertools
+import math
+import pickle
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from orca import running
+from orca._native import _core
+from orca.adapters.torch.devices import seed_cpu
+from orca.adapters.torch.feeds import Feed, split_batch
+from orca.adapters.torch.losses import Criterion
+from orca.adapters.torch.names import load_plain_state, plain_state
+from orca.adapters.torch.optimizers import load_optimizer_state
+from orca.adapters.torch.records import check_fits
+from orca.adapters.torch.suspects import Suspects
+from orca.adapters.torch.trainer import STRIDE, NotFiniteError
+from orca.adapters.torch.trees import SharedParts, map_leaves, pack, unpack
+from orca.automl.metrics import first_not_finite
+from orca.errors import InvalidArgumentError
+from orca.phases import phase
+from orca.pickles import dumps, loads
+
+if TYPE_CHECKING:
+    from orca.adapters.torch.tuning import TorchSpec
+
+_SMALL = 64 << 10  # Bytes that travel with the answer; more lies in shared memory.
+_KEPT = 4  # Trials that a worker goes on with as they are.
+_STORABLE = (torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.bool)
+_FUSED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a worker is told of an epoch.
+
+    Attributes:
+        search: The pickled ``TorchSpec`` and metric, which all trials of the search have in common; see ``shared``.
+        name: The trial's.
+        ended: Trials that nobody goes on with.
+        epochs: How many it has made: who has made others does not know it.
+        config: Its values.
+        seed: Of its random numbers.
+        batch_size: Of rows that are cut into batches.
+        source: Of the rows to train on.
+        validation: Of those to measure on; None: the mean loss of training is what is measured.
+        state: To go on from; None: from what the worker has, or from the beginning.
+        is_local: Whether the driver is on the worker's machine, and finds what lies in shared memory there.
+    """
+
+    search: Any
+    name: int
+    ended: tuple[int, ...]
+    epochs: int
+    config: dict[str, Any]
+    seed: int
+    batch_size: int
+    source: Any
+    validation: Any
+    state: State | None
+    is_local: bool = True
+
+
+@dataclass(frozen=True)
+class State:
+    """All that a trial goes on with.
+
+    Attributes:
+        weights: The model's state dict as ``torch.save`` writes it.
+        rest: What else there is, packed; None: the weights are another trial's, and it begins with them.
+    """
+
+    weights: Any
+    rest: Any
+
+
+@dataclass(frozen=True)
+class Made:
+    """An epoch that a worker has made.
+
+    Attributes:
+        value: What it measured; NaN also when what was learned is not finite.
+        state: What the trial goes on with.
+    """
+
+    value: float
+    state: State
+
+
+_trials: OrderedDict[int, _Trial] = OrderedDict()
+_sources: list[Any] = []  # Of the last epoch: the next trial has the same, and finds them mapped.
+
+
+def make(order: Order) -> Made | None:
+    """Makes one; None: this worker does not know the trial."""
+    for name in order.ended:
+        _trials.pop(name, None)
+    trial = _trials.pop(order.name, None)  # Until it is whole again.
+    if trial is None or trial.epochs != order.epochs:
+        trial = None
+        if order.state is None and order.epochs > 0:
+            return None
+        trial = _Trial(order)
+        if order.state is not None:
+            trial.load(order.state)
+    _sources[:] = [order.source, order.validation]
+    value = trial.epoch(order)
+    while len(_trials) >= _KEPT:
+        _trials.popitem(last=False)
+    _trials[order.name] = trial
+    return Made(value, trial.state(order.is_local))
+
+
+def forget() -> None:
+    """Frees what this worker keeps of trials."""
+    _trials.clear()
+    _sources.clear()
+
+
+def saved(state: dict[str, Any]) -> bytes:
+    """A state dict as ``torch.save`` writes it; where it is plain tensors the engine does, which is quicker."""
+    if all(map(_is_storable, state.values())):
+        begins = {value.data_ptr() for value in state.values()}
+        if len(begins) == len(state):  # What shares its memory stays so.
+            found: bytes = _core.torch_file(
+                {name: value.detach().contiguous().numpy() for name, value in state.items()}
+            )
+            return found
+    file = io.BytesIO()
+    torch.save(map_leaves(state, _to_cpu), file)
+    return file.getvalue()
+
+
+def _to_cpu(leaf: Any) -> Any:
+    return leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _is_storable(value: Any) -> bool:
+    return (
+        type(value) in (torch.Tensor, torch.nn.Parameter)
+        and value.device.type == "cpu"
+        and value.layout is torch.strided
+        and value.dtype in _STORABLE
+        and value.numel() > 0
+    )
+
+
+def loaded(weights: Any) -> dict[str, Any]:
+    """The state dict of ``State.weights``."""
+    found: dict[str, Any] = torch.load(io.BytesIO(content(weights)), weights_only=True)
+    return found
+
+
+def shared(data: bytes) -> Any:
+    """Bytes for other processes of this machine: where they are many, in shared memory."""
+    return SharedParts([data]) if len(data) > _SMALL else data
+
+
+def content(data: Any) -> Any:
+    """The bytes of ``State.weights`` and of what ``shared`` gave, wherever they lie."""
+    return data.parts()[0] if isinstance(data, SharedParts) else data
+
+
+def packed(rest: dict[str, Any], *, is_local: bool = True) -> Any:
+    """State of optimizers and the like, for ``State.rest``."""
+    parts, _ = dumps(pack(rest))
+    if is_local and sum(memoryview(part).nbytes for part in parts) > _SMALL:
+        return SharedParts(parts)
+    return [parts[0], *map(bytearray, parts[1:])]  # Arrays can be written to.
+
+
+def unpacked(rest: Any) -> dict[str, Any]:
+    """What ``packed`` got."""
+    found: dict[str, Any] = unpack(loads(rest.parts() if isinstance(rest, SharedParts) else rest))
+    return found
+
+
+class _Trial:
+    """A model under way."""
+
+    def __init__(self, order: Order) -> None:
+        spec: TorchSpec
+        spec, self._metric = pickle.loads(content(order.search))  # Its own: some have a state.
+        self._seed = order.seed
+        self.epochs = self._steps = 0
+        seed_cpu(order.seed)
+        with phase("model_creator"):
+            self._model = spec.new_model(order.config)
+        made = spec.new_optimizer(self._model, order.config)
+        self._optimizers = list(made) if isinstance(made, list | tuple) else [made]
+        if not self._optimizers:
+            raise InvalidArgumentError(
+                "the optimizer creator returned none; return a torch.optim.Optimizer"
+            )
+        for optimizer in self._optimizers:
+            if not isinstance(optimizer, torch.optim.Optimizer):
+                raise InvalidArgumentError(
+                    f"the optimizer creator returned a {type(optimizer).__name__}; return a "
+                    "torch.optim.Optimizer"
+                )
+        self._is_fused = False
+        loss = spec.new_loss(order.config)
+        if not callable(loss):
+            raise InvalidArgumentError(
+                f"the loss creator returned a {type(loss).__name__}; return a loss of torch, or a function of output and target"
+            )
+        self._criterion = Criterion(loss)
+        self._suspects = Suspects()
+        self._suspects.ignored = getattr(self._criterion.loss, "ignore_index", -100)
+
+    def load(self, state: State) -> None:
+        """Goes on from it."""
+        found = loaded(state.weights)
+        if state.rest is None:
+            check_fits(self._model, found)
+        load_plain_state(self._model, found)
+        if state.rest is None:
+            return
+        rest = unpacked(state.rest)
+        for optimizer, own in zip(self._optimizers, rest["optimizers"], strict=True):
+            load_optimizer_state(optimizer, own, set())
+        self.epochs, self._steps = rest["epoch"], rest["global_step"]
+
+    def state(self, is_local: bool) -> State:
+        """What it goes on with, here or elsewhere."""
+        rest = {
+            "epoch": self.epochs,
+            "global_step": self._steps,
+            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
+        }
+        weights: Any = saved(plain_state(self._model))
+        if is_local:
+            weights = shared(weights)
+        return State(weights, packed(rest, is_local=is_local))
+
+    def epoch(self, order: Order) -> float:
+        """Trains once on all rows, and measures."""
+        seed_cpu(order.seed + 1 + self.epochs)
+        try:
+            value = self._train(order.source.open(order.batch_size, {}, True))
+            self.epochs += 1
+            if order.validation is not None:
+                value = self._measure(order.validation.open(order.batch_size, {}, False))
+        finally:  # They know the data.
+            self._suspects.accuse(None, 0, None)
+            self._suspects.output = None
+        # The last step may have ruined what no loss has seen since. What is not learned, such as a mask, may be infinite.
+        learned = (p for p in self._model.parameters() if p.requires_grad)
+        return value if all(bool(torch.isfinite(p).all()) for p in learned) else math.nan
+
+    def _train(self, feed: Feed) -> float:
+        """The mean loss of the rows."""
+        self._model.train()
+        total, rows_done = 0.0, 0
+        stream = feed.epoch(self.epochs, self._seed)
+        suspects = self._suspects
+        for index in itertools.count():
+            self._draw_from(0)  # For rows that are changed at random.
+            with suspects.fetching(feed, index):
+                batch, rows = next(stream, (None, -1))
+            if rows < 0:
+                break
+            suspects.batch = batch
+            self._draw_from(1)
+            loss = None
+            if rows > 0:
+                with suspects:
+                    loss = self._step(batch, rows)
+            self._steps += 1
+            if loss is not None:
+                running.report(self._steps, loss=loss)
+                total += loss * rows
+                rows_done += rows
+        return total / rows_done if rows_done else math.nan
+
+    def _draw_from(self, part: int) -> None:
+        """Random numbers of a part of a step are the same whenever and wherever it is made."""
+        number = 2 * self._steps + part
+        torch.default_generator.manual_seed((self._seed + number * STRIDE) % (1 << 63))
+
+    def _step(self, batch: Any, rows: int) -> float | None:
+        """The loss; None when nothing in the batch counts: all of its labels are ignored, say."""
+        weight: Any = 0.0
+
+        def loss_of_batch() -> torch.Tensor:
+            nonlocal weight
+            for optimizer in self._optimizers:
+                optimizer.zero_grad()
+            loss, weight = self._forward(batch, rows)
+            loss.backward()
+            return loss
+
+        found = loss_of_batch().item()
+        if not float(weight):
+            return None
+        if not math.isfinite(found):
+            raise NotFiniteError(self._fault(found))
+        if not self._is_fused:
+            self._is_fused = True
+            for optimizer in self._optimizers:
+                _fuse(optimizer)
+        for optimizer in self._optimizers:
+            if isinstance(optimizer, torch.optim.LBFGS):  # It looks at the loss several times.
+                optimizer.step(loss_of_batch)
+            else:
+                optimizer.step()
+        return float(found)
+
+    def _forward(self, batch: Any, rows: int) -> tuple[torch.Tensor, Any]:
+        """The loss, and what it weighs."""
+        features, target = split_batch(batch)
+        output = self._suspects.output = self._model(*features)
+        return self._criterion(output, target, rows)
+
+    def _fault(self, loss: float) -> str:
+        rows = self._suspects.not_finite()
+        cure = (
+            f"its data have {rows}; correct or leave out these rows"
+            if rows
+            else f"it was at {self._suspects.where()}; lower the learning rate, clip gradients, look at these rows"
+        )
+        return f"step {self._steps}: the loss is not finite ({loss}); {cure}"
+
+    def _measure(self, feed: Feed) -> float:
+        self._model.eval()
+        sides: tuple[list[Any], list[Any]] = ([], [])
+        total = divisor = 0.0
+        watched = self._suspects.watched(feed, feed.epoch(0, 0))
+        with torch.no_grad(), self._suspects:
+            for _, batch, rows in watched:
+                if self._metric is None:
+                    loss, weight = self._forward(batch, rows)
+                    if weight := float(weight):
+                        total += float(loss) * (1.0 if self._criterion.is_sum else weight)
+                        divisor += weight
+                else:
+                    features, target = split_batch(batch)
+                    output = self._suspects.output = self._model(*features)
+                    for side, part in zip(sides, (target, output), strict=True):
+                        side.append(_array(part))
+        if self._metric is None:
+            return total if self._criterion.is_sum else total / divisor if divisor else math.nan
+        truth, found = (np.concatenate(side) for side in sides)
+        if (row := first_not_finite(found)) is not None:
+            raise NotFiniteError(
+                f"the model's output of row {row} is not finite: {found[row]}; lower the learning rate or clip gradients"
+            )
+        # A copy: one that counts its calls begins anew wherever the trial is.
+        return float(np.mean(copy.deepcopy(self._metric)(truth, found)))
+
+
+def _array(value: Any) -> Any:
+    """A copy: targets are part of their batch's memory, which would stay for all of them."""
+    return np.array(value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value)
+
+
+def _fuse(optimizer: torch.optim.Optimizer) -> None:
+    """Has torch make steps in one pass over the memory, where it can and the user has not chosen; there are gradients.
+
+    What is decided in the first step is part of the optimizer's state: the bits are the same wherever it goes on.
+    """
+    for group in optimizer.param_groups if type(optimizer) in _FUSED else ():
+        if group.get("fused") is not None or group.get("foreach") is not None:
+            continue
+        settings = [value for name, value in group.items() if name != "params"]
+        learned = [p for p in group["params"] if p.requires_grad]
+        group["fused"] = (
+            not group.get("differentiable")
+            and not any(isinstance(value, torch.Tensor) for value in settings)
+            and all(map(_is_plain, learned))
+            # A momentum that some have and others have not is more than it can do.
+            and len({optimizer.state.get(p, {}).get("momentum_buffer") is None for p in learned})
+            <= 1
+        )
+
+
+def _is_plain(parameter: torch.Tensor) -> bool:
+    """Whether its elements and those of its gradient lie one behind the other: a fused step looks at nothing else."""
+    return all(
+        part is not None
+        and part.device.type == "cpu"
+        and part.dtype in (torch.float32, torch.float64)
+        and part.layout is torch.strided
+        and part.is_contiguous()
+        for part in (parameter, parameter.grad)
+    )
