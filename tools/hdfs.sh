@@ -5,18 +5,18 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 cd "$ROOT"
 folder=$ROOT/.venvs/hdfs
-central=https://repo1.maven.org/maven2
 # Of pyspark's Hadoop; its test of a cluster asks for classes of JUnit.
 jars=(
-  org/apache/hadoop/hadoop-client-minicluster/3.5.0/hadoop-client-minicluster-3.5.0.jar
-  org/junit/jupiter/junit-jupiter-api/5.12.2/junit-jupiter-api-5.12.2.jar
-  org/junit/platform/junit-platform-commons/1.12.2/junit-platform-commons-1.12.2.jar
-  org/opentest4j/opentest4j/1.3.0/opentest4j-1.3.0.jar
+  org.apache.hadoop:hadoop-client-minicluster:3.5.0
+  org.junit.jupiter:junit-jupiter-api:5.12.2
+  org.junit.platform:junit-platform-commons:1.12.2
+  org.opentest4j:opentest4j:1.3.0
 )
 if [[ ! -e $folder/ready ]]; then
-  mkdir -p "$folder/jars"
+  command -v mvn >/dev/null || die hdfs "mvn is missing" "install the package 'maven'"
   for jar in "${jars[@]}"; do
-    curl -sSf -m 300 -o "$folder/jars/${jar##*/}" "$central/$jar" ||
+    mvn -q org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy -Dartifact="$jar" \
+      -DoutputDirectory="$folder/jars" ||
       die hdfs "$jar cannot be fetched" "check the network and run it again"
   done
   "$PYTHON" -m uv pip install -q --python "$PYTHON" --target "$folder/python" -r versions/hdfs.txt

@@ -10,9 +10,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -46,6 +49,7 @@ class Stage:
     remedy: str
     environment: dict[str, str] = field(default_factory=dict)
     preset: str = ""  # of a ctest run
+    beside: list[str] = field(default_factory=list)  # gets what the command leaves of the cores
     minutes: float | None = None
     failed: bool = False
     closing: list[str] = field(default_factory=list)
@@ -139,7 +143,11 @@ def stages(mode: str) -> list[Stage]:
         ctest("release"),
         # Two files at a time: most of their time they wait.
         pytest("Python", *TWO_FILES, "-m", "not alone", "tests/python", "tests/tools"),
-        pytest("Python alone", "-m", "alone", "tests/python"),
+        # These wait, too, but must not be kept waiting.
+        replace(
+            pytest("Python alone", "-m", "alone", "tests/python"),
+            beside=["tools/build.sh", "asan"],
+        ),
         replace(pytest("package", "tests/package"), environment=COMPILERS),
         build("asan"),
         ctest("asan"),
@@ -170,6 +178,31 @@ def read_cases(stage: Stage) -> None:
         stage.closing[-1] += f" ({passed} cases passed, {sum(reasons.values())} skipped)"
 
 
+@contextmanager
+def idle(command: list[str]) -> Iterator[None]:
+    """Runs a command that gives way to all others, and ends it if it has not ended by then: ninja goes on later."""
+    if not command:
+        yield
+        return
+    with subprocess.Popen(
+        ["chrt", "--idle", "0", *command],
+        cwd=ROOT,
+        env={**CACHE_ENVIRONMENT, **os.environ},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield
+        finally:
+            for end in (signal.SIGTERM, signal.SIGKILL):
+                if process.poll() is None:
+                    os.killpg(process.pid, end)
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(30)
+
+
 def run(stage: Stage) -> None:
     print(
         f"[{elapsed():4.0f} s] {stage.name}: {' '.join(stage.command).replace(str(ROOT) + '/', '')}",
@@ -182,6 +215,7 @@ def run(stage: Stage) -> None:
     try:
         with (
             log.open("w") as copy,
+            idle(stage.beside),
             subprocess.Popen(
                 stage.command,
                 cwd=ROOT,

@@ -423,7 +423,7 @@ def test_contexts_one_after_the_other_leave_nothing() -> None:
 
     once()
     before, memory = descriptors(), anonymous()
-    for _ in range(10):
+    for _ in range(5):
         once()
     assert descriptors() <= before
     assert anonymous() - memory < 10 << 20

@@ -115,3 +115,17 @@ def test_a_failing_step_shows_its_log_and_the_remedy(tmp_path):
     assert "s] demo: a text" in done.stdout
     for text in ("words of the log", "exit status 7", "What to do: try this"):
         assert text in done.stderr
+
+
+def test_what_runs_beside_a_stage_gives_way_and_ends_with_it(monkeypatch, tmp_path):
+    beside = shell(
+        "waits", "for i in {1..3000}; do [[ -s begun ]] && exit; sleep 0.01; done; exit 1"
+    )
+    beside.beside = [
+        "bash",
+        "-c",
+        "chrt --pid $$ >policy; echo $$ >part; mv part begun; sleep 1000",
+    ]
+    assert run_stages(monkeypatch, beside) == 0
+    assert "SCHED_IDLE" in (tmp_path / "policy").read_text()
+    assert not Path(f"/proc/{int((tmp_path / 'begun').read_text())}").exists()

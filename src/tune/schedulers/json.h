@@ -21,9 +21,9 @@ inline Json ToJson(double value) {
 inline double ToDouble(const Json& value) {
   if (!value.is_string()) return value.get<double>();
   const auto text = value.get<std::string>();
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  if (text == "inf") return kInfinity;
-  return text == "-inf" ? -kInfinity : std::numeric_limits<double>::quiet_NaN();
+  using Limits = std::numeric_limits<double>;
+  if (text == "inf") return Limits::infinity();
+  return text == "-inf" ? -Limits::infinity() : Limits::quiet_NaN();
 }
 
 }  // namespace orca::tune
