@@ -15,7 +15,6 @@ using comm::Bytes;
 using comm::Collective;
 using comm::ConstBytes;
 using comm::Op;
-using comm::ReduceOp;
 
 /// A buffer in the arena or on the heap, with a guard behind it. Long odd counts begin off the
 /// cache line.
