@@ -192,6 +192,17 @@ GOALS = {
     "ddp4-limit/4": ("... against DDP with a hook that sends nothing", None),
     "ddp4-gloo/64": ("DDP, LeNet, batch 64, 4 ranks on 2 cores, against gloo", 1.5),
     "ddp4-limit/64": ("... against DDP with a hook that sends nothing", None),
+    "kernel-conv1": ("LeNet's first convolution and its gradients, one core, against torch", None),
+    "kernel-limit-conv1": ("... against a product of matrices of as many operations", None),
+    "kernel-conv2": ("... the second", None),
+    "kernel-limit-conv2": ("... against a product of matrices of as many operations", None),
+    "kernel-cifar": ("... one of 3 channels, 3 x 3", None),
+    "kernel-limit-cifar": ("... against a product of matrices of as many operations", None),
+    "kernel-pool": ("max_pool2d 2 x 2, against torch", None),
+    "kernel-step/4": ("a step of LeNet, batch 4, one core, against the same without them", None),
+    "kernel-step/32": ("... batch 32", None),
+    "kernel-step/320": ("... batch 320", 2),
+    "kernel-step/640": ("... batch 640", 2),
     "tune-tpe": ("1,000 trials of TPE, 10 floats, in memory, against Optuna", 50),
     "tune-tpe-rustuna": ("... against Rustuna", 2.5),
     "tune-sqlite": (
@@ -243,6 +254,7 @@ PARTS = [
     "spark",
     "ddp",
     "update",
+    "kernels",
     "step",
     "estimator",
     "recovery",
@@ -435,6 +447,8 @@ def main() -> None:
         for part in ("lenet", "crowd", "single", "infer", "start", "mlp", "deterministic"):
             results |= run([*program, part])
         results |= run([*program, "script", *peers])
+    if "kernels" in wanted:
+        results |= run([sys.executable, str(ROOT / "bench" / "kernels_bench.py")])
     if "step" in wanted:
         for part in ("step", "checkpoint"):
             results |= run([sys.executable, str(ROOT / "bench" / "step_bench.py"), part])

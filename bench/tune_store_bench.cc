@@ -83,7 +83,8 @@ void Open(const std::filesystem::path& file, std::int64_t trials) {
   {
     const auto study = open();
     auto trial = study->Ask();
-    while (study->size() < trials) trial = study->TellAndAsk(trial->number, trial->point[0]);
+    while (study->size() < trials)
+      trial = study->TellAndAsk({{trial->number, trial->point[0]}}).at(0);
     study->Tell(trial->number, trial->point[0]);
     best = study->Best()->value;
   }

@@ -4,6 +4,7 @@
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/variant.h>
@@ -325,7 +326,10 @@ void BindIo(nb::module_& m) {
   nb::class_<io::EventWriter>(m, "EventWriter")
       .def(
           "__init__",
-          [](io::EventWriter* self, const Path& folder) { new (self) io::EventWriter(folder); },
+          [](io::EventWriter* self, const Path& folder) {
+            const nb::gil_scoped_release released;
+            new (self) io::EventWriter(folder);
+          },
           "folder"_a)
       .def_prop_ro("path", &io::EventWriter::path)
       .def("add_scalar", &io::EventWriter::AddScalar, "tag"_a, "value"_a, "step"_a,
@@ -340,6 +344,17 @@ void BindIo(nb::module_& m) {
           },
           "hparams"_a, "has_failed"_a = false, "began"_a = 0.0)
       .def("sync", &io::EventWriter::Sync, nb::call_guard<nb::gil_scoped_release>());
+  m.def(
+      "write_event_folders",
+      [](const std::vector<std::tuple<Path, decltype(io::HparamSession::hparams),
+                                      std::map<std::string, std::vector<double>>>>& folders) {
+        for (const auto& [folder, hparams, curves] : folders) {
+          io::EventWriter events(folder);
+          events.AddCurves(curves);
+          events.AddHparams({.hparams = hparams});
+        }
+      },
+      "folders"_a, nb::call_guard<nb::gil_scoped_release>());
   m.def("read_scalars", &ReadScalars, "folder"_a, "tag"_a,
         nb::call_guard<nb::gil_scoped_release>());
 }

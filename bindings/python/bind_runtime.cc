@@ -186,6 +186,8 @@ void BindContext(nb::module_& m) {
             spec.lets_go = lets_go;
             spec.parcel = Pack(parts);
             spec.shards.assign(shards.begin(), shards.end());
+            // Who is woken by it may take this core at once, and other threads go on meanwhile.
+            const nb::gil_scoped_release released;
             return self.Submit(std::move(spec));
           },
           "kind"_a, "parts"_a, "shards"_a, "workers"_a, "threads"_a, "on_failure"_a,

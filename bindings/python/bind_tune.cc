@@ -6,6 +6,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
@@ -22,6 +23,7 @@
 #include "orca/tune/space.h"
 #include "orca/tune/study.h"
 #include "orca/tune/study_monitor.h"
+#include "orca/tune/trial_folder.h"
 
 namespace nb = nanobind;
 using nb::literals::operator""_a;
@@ -211,6 +213,7 @@ void BindStudy(nb::module_& m) {
       .def_prop_ro("algorithm", &Study::algorithm)
       .def_prop_ro("may_pause", &Study::may_pause)
       .def_prop_ro("changes_configs", &Study::changes_configs)
+      .def_prop_ro("learns", &Study::learns)
       .def_prop_ro("note", &Study::note)
       .def_prop_ro("scheduler_notes", &Study::scheduler_notes)
       .def_prop_ro("memo", &Study::memo, nb::call_guard<nb::gil_scoped_release>())
@@ -227,8 +230,17 @@ void BindStudy(nb::module_& m) {
       .def("ask", &Study::Ask, nb::call_guard<nb::gil_scoped_release>())
       .def("ask_again", &Study::AskAgain, nb::call_guard<nb::gil_scoped_release>())
       .def("tell", &Study::Tell, "number"_a, "value"_a, nb::call_guard<nb::gil_scoped_release>())
-      .def("tell_and_ask", &Study::TellAndAsk, "number"_a, "value"_a, "may_start"_a,
-           nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "tell_and_ask",
+          [](Study& self, const std::vector<std::pair<std::int64_t, double>>& told,
+             std::int64_t wanted) {
+            const nb::gil_scoped_release unlocked;
+            std::vector<Study::Told> ended;
+            for (const auto& [number, value] : told)
+              ended.push_back({.number = number, .value = value});
+            return self.TellAndAsk(ended, wanted);
+          },
+          "told"_a, "wanted"_a)
       .def("fail", &Study::Fail, "number"_a, "error"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("retry", &Study::Retry, "number"_a, "error"_a, "step"_a,
            nb::call_guard<nb::gil_scoped_release>())
@@ -247,6 +259,22 @@ void BindStudy(nb::module_& m) {
       .def("best", &Study::Best, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("size", &Study::size, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("added", &Study::added, nb::call_guard<nb::gil_scoped_release>());
+}
+
+void BindFolder(nb::module_& m) {
+  using tune::TrialFolder;
+  nb::class_<TrialFolder>(m, "TrialFolder")
+      .def(nb::init<std::filesystem::path, std::string, double>(), "folder"_a, "metric"_a,
+           "began"_a)
+      .def("begin", &TrialFolder::Begin, "config"_a, "hparams"_a,
+           nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "add",
+          [](TrialFolder& self, std::int64_t step, double value, double best, double seconds) {
+            self.Add({.step = step, .value = value, .best = best, .seconds = seconds});
+          },
+          "step"_a, "value"_a, "best"_a, "seconds"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("end", &TrialFolder::End, "has_failed"_a, nb::call_guard<nb::gil_scoped_release>());
 }
 
 void BindMonitor(nb::module_& m) {
@@ -283,6 +311,7 @@ void BindTune(nb::module_& m) {
   BindTrial(m);
   BindStudy(m);
   BindMonitor(m);
+  BindFolder(m);
   m.def("tune_stored_seed", &tune::StoredSeed, "file"_a, "name"_a);
   m.def("tune_search_names", &tune::SearchNames);
   m.def("tune_search_parameters", &tune::SearchParameters, "name"_a);

@@ -1,9 +1,10 @@
 /* The engine as a table of C functions, for plugins that are compiled against a framework of their
  * own.
  *
- * A plugin calls orca_plugin_api(ORCA_PLUGIN_API_VERSION) once and checks that it is not NULL;
- * nothing else of liborca.so may be used. So a new framework version rebuilds the plugin alone, and
- * a new engine needs no new plugin as long as the version stays.
+ * A plugin calls orca_plugin_api(ORCA_PLUGIN_API_VERSION) once (and orca_plugin_kernels for
+ * computations) and checks that it is not NULL; nothing else of liborca.so may be used. So a new
+ * framework version rebuilds the plugin alone, and a new engine needs no new plugin as long as the
+ * version stays.
  *
  * No function throws. Those that can fail return 0 for success or an orca::Code, and fill `error`.
  * Enum values are those of <orca/comm/types.h>.
@@ -18,7 +19,7 @@
 extern "C" {
 #endif
 
-#define ORCA_PLUGIN_API_VERSION 1u
+#define ORCA_PLUGIN_API_VERSION 2u
 
 typedef struct OrcaComm OrcaComm;   /* a group of ranks */
 typedef struct OrcaArena OrcaArena; /* registered memory, one a process */
@@ -107,6 +108,32 @@ typedef struct OrcaApi {
 /* Returns the table, or NULL when the engine does not speak `version`. The table lives as long as
  * the process. */
 __attribute__((visibility("default"))) const OrcaApi* orca_plugin_api(uint32_t version);
+
+/* A convolution of images, float32, stride 1; see orca::learn::Convolution. */
+typedef struct OrcaConvolution {
+  int64_t images, in_channels, height, width;
+  int64_t out_channels, kernel_height, kernel_width;
+  int64_t pad_height, pad_width;
+} OrcaConvolution;
+
+/* Computations that frameworks do slowly; see <orca/learn/convolution.h>. */
+typedef struct OrcaKernels {
+  uint32_t version;
+
+  int (*convolution_pays)(const OrcaConvolution* shape); /* whether it is faster here */
+  int (*convolve)(const OrcaConvolution* shape, const float* input, const float* weights,
+                  const float* bias, float* output, OrcaError* error);
+  int (*input_gradient)(const OrcaConvolution* shape, const float* output_gradient,
+                        const float* weights, float* input_gradient, OrcaError* error);
+  int (*weight_gradient)(const OrcaConvolution* shape, const float* input,
+                         const float* output_gradient, int64_t begin, int64_t end,
+                         float* weight_gradient, float* bias_gradient, OrcaError* error);
+  int (*max_pool)(int64_t planes, int64_t height, int64_t width, const float* input, float* output,
+                  int64_t* indices, OrcaError* error);
+} OrcaKernels;
+
+/* As orca_plugin_api. */
+__attribute__((visibility("default"))) const OrcaKernels* orca_plugin_kernels(uint32_t version);
 
 #ifdef __cplusplus
 }

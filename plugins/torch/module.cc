@@ -5,6 +5,7 @@
 
 #include "backend.h"
 #include "engine.h"
+#include "kernels.h"
 #include "memory.h"
 
 namespace {
@@ -51,6 +52,7 @@ PYBIND11_MODULE(_orca_c10d, m) {
       .def("_set_default_timeout", &OrcaBackend::setTimeout, py::arg("timeout"))
       .def("describe", &OrcaBackend::Describe);
 
+  m.def("use_kernels", &orca::plugin::UseKernels, py::arg("use"));
   m.def("close_all", &OrcaBackend::CloseAll);
   m.def("empty",
         torch::wrap_pybind_function(  // A warning becomes Python's.

@@ -267,26 +267,36 @@ class _Worker:
         self._place = place
 
     def _failed(self, error: BaseException) -> None:
+        name, message, text, parts = failure_of(error, __file__)
+        echo = isinstance(error, (Cancelled, *_ECHOES))
+        self._native.failed(name, message, text, echo, parts)
+
+
+def failure_of(error: BaseException, caller: str) -> tuple[str, str, str, list[Any]]:
+    """The name of an exception that a function raised, what it says, its traceback, and itself where it can be sent.
+
+    Args:
+        error: The exception.
+        caller: The file that called the function: its frames are left out.
+    """
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename == caller:
+        frames = frames.tb_next
+    text = "".join(traceback.format_exception(type(error), error, frames))
+    try:
+        notes = getattr(error, "__notes__", ())
         cancelled = isinstance(error, Cancelled)
-        echo = cancelled or isinstance(error, _ECHOES)
-        # The first frames are this file's.
-        frames = error.__traceback__
-        while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
-            frames = frames.tb_next
-        text = "".join(traceback.format_exception(type(error), error, frames))
-        try:
-            notes = getattr(error, "__notes__", ())
-            message = "it was cancelled" if cancelled else "; ".join([str(error), *notes])
-        except Exception:
-            message = "(its text cannot be had)"
-        try:
-            parts, _ = dumps(error)
-        except Exception:
-            parts = []
-        name = type(error).__qualname__
-        if type(error).__module__ != "builtins" and not isinstance(error, OrcaError):
-            name = f"{type(error).__module__}.{name}"
-        self._native.failed(_sendable(name), _sendable(message), _sendable(text), echo, parts)
+        message = "it was cancelled" if cancelled else "; ".join([str(error), *notes])
+    except Exception:
+        message = "(its text cannot be had)"
+    try:
+        parts, _ = dumps(error)
+    except Exception:
+        parts = []
+    name = type(error).__qualname__
+    if type(error).__module__ != "builtins" and not isinstance(error, OrcaError):
+        name = f"{type(error).__module__}.{name}"
+    return _sendable(name), _sendable(message), _sendable(text), parts
 
 
 def _directory() -> str | None:

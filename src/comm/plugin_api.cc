@@ -13,6 +13,7 @@
 #include "orca/comm/communicator.h"
 #include "orca/core/error.h"
 #include "orca/core/log.h"
+#include "orca/core/plugin_guard.h"
 
 struct OrcaComm {
   std::unique_ptr<orca::comm::Communicator> communicator;
@@ -23,36 +24,12 @@ namespace {
 
 using orca::Code;
 using orca::Error;
+using orca::Guard;
 using orca::comm::Bytes;
 using orca::comm::Collective;
 using orca::comm::CommOptions;
 using orca::comm::Communicator;
 using orca::comm::ConstBytes;
-
-void Fill(OrcaError* error, Code code, const char* message) {
-  if (error == nullptr) return;
-  error->code = static_cast<int>(code);
-  const std::size_t length = std::min(std::strlen(message), sizeof(error->message) - 1);
-  std::memcpy(error->message, message, length);
-  error->message[length] = 0;
-}
-
-// The border: nothing is thrown across it.
-template <typename Body>
-int Guard(OrcaError* error, Body body) {
-  try {
-    body();
-    return 0;
-  } catch (const Error& e) {
-    Fill(error, e.code(), e.what());
-    return static_cast<int>(e.code());
-  } catch (const std::exception& e) {
-    Fill(error, Code::kInternal, e.what());
-  } catch (...) {
-    Fill(error, Code::kInternal, "unknown exception");
-  }
-  return static_cast<int>(Code::kInternal);
-}
 
 /// The launcher's store behind the engine's interface.
 class ForeignStore final : public orca::comm::Store {
@@ -243,7 +220,8 @@ const OrcaApi kApi{
     .send = Send,
     .recv = Recv,
     .allocate = Allocate,
-    .release = [](void* memory) { Guard(nullptr, [&] { ProcessArena()->Free(memory); }); },
+    .release =
+        [](void* memory) { Guard<OrcaError>(nullptr, [&] { ProcessArena()->Free(memory); }); },
 };
 
 }  // namespace

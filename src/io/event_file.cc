@@ -4,10 +4,12 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <system_error>
 
 #include "io/event_record.h"
 #include "io/file_tools.h"
+#include "orca/core/error.h"
 #include "orca/core/host.h"
 #include "orca/core/log.h"
 
@@ -26,12 +28,17 @@ double Now() {
 
 EventWriter::EventWriter(const Path& folder, FileSystem& files) {
   const double now = Now();
-  MakeFolders(files, folder);
   // TensorBoard reads a folder's files in the order of their names: the time comes first.
   path_ = folder / fmt::format("events.out.tfevents.{:010d}.{}.{}", static_cast<std::int64_t>(now),
                                HostName(), files.UniqueWord());
-  file_ = files.Create(path_);
-  Append(EncodeFileVersion(now));
+  try {
+    file_ = files.Create(path_);
+  } catch (const Error& error) {  // To look first at every folder above would take longer.
+    if (error.code() != Code::kUnavailable) throw;
+    MakeFolders(files, folder);
+    file_ = files.Create(path_);
+  }
+  unwritten_ = EncodeFileVersion(now);  // With what comes first.
 }
 
 void EventWriter::AddScalar(const std::string& tag, double value, std::int64_t step,
@@ -40,16 +47,44 @@ void EventWriter::AddScalar(const std::string& tag, double value, std::int64_t s
       tag, {.step = step, .value = value, .wall_time = wall_time == 0 ? Now() : wall_time}));
 }
 
-void EventWriter::AddHparams(const HparamSession& session) {
-  for (const std::vector<std::byte>& record : EncodeHparams(session, Now())) Append(record);
+void EventWriter::AddScalars(const std::vector<std::pair<std::string, double>>& values,
+                             std::int64_t step) {
+  const double now = Now();
+  std::vector<std::byte> records;
+  for (const auto& [tag, value] : values) {
+    const auto record = EncodeScalar(tag, {.step = step, .value = value, .wall_time = now});
+    records.insert(records.end(), record.begin(), record.end());
+  }
+  if (!records.empty()) Append(records);
 }
 
-void EventWriter::Append(const std::vector<std::byte>& record) {
+void EventWriter::AddCurves(const std::map<std::string, std::vector<double>>& curves) {
+  const double now = Now();
+  std::vector<std::byte> records;
+  for (const auto& [tag, values] : curves) {
+    for (std::size_t step = 0; step < values.size(); ++step) {
+      if (!std::isfinite(values[step])) continue;
+      const auto record = EncodeScalar(
+          tag, {.step = static_cast<std::int64_t>(step), .value = values[step], .wall_time = now});
+      records.insert(records.end(), record.begin(), record.end());
+    }
+  }
+  if (!records.empty()) Append(records);
+}
+
+void EventWriter::AddHparams(const HparamSession& session) {
+  std::vector<std::byte> records;
+  for (const std::vector<std::byte>& record : EncodeHparams(session, Now()))
+    records.insert(records.end(), record.begin(), record.end());
+  Append(records);
+}
+
+void EventWriter::Append(const std::vector<std::byte>& records) {
   const std::lock_guard lock(mutex_);
-  if (unwritten_.size() + record.size() > kMostUnwritten) (void)WriteUnwritten();
+  if (unwritten_.size() + records.size() > kMostUnwritten) (void)WriteUnwritten();
   // Whole records are lost, never parts of one.
-  if (unwritten_.size() + record.size() > kMostUnwritten) return;
-  unwritten_.insert(unwritten_.end(), record.begin(), record.end());
+  if (unwritten_.size() + records.size() > kMostUnwritten) return;
+  unwritten_.insert(unwritten_.end(), records.begin(), records.end());
   const int error = WriteUnwritten();
   if (error != 0 && !is_reported_) {
     Log(LogLevel::kWarning,

@@ -11,6 +11,7 @@
 #include <span>
 #include <utility>
 
+#include "kernels.h"
 #include "nn/commits.h"
 #include "nn/tensors.h"
 #include "nn/trained_weights.h"
@@ -647,6 +648,7 @@ SharedShard FitTask(decltype(EstimatorOptions::model) model,
                     decltype(FitOptions::checkpoint_trigger) trigger,
                     std::vector<std::uint8_t> words, SharedShard state,
                     std::vector<SharedShard> rows, std::vector<SharedShard> validation) {
+  plugin::UseKernels(true);
   BeginTask();
   const Json call = ReadCall(words);
   TrainingState before = TrainingState::FromBundle(Bundle::Open(state));
@@ -686,6 +688,7 @@ SharedShard FitTask(decltype(EstimatorOptions::model) model,
 SharedShard EvaluateTask(decltype(EstimatorOptions::model) model,
                          decltype(EstimatorOptions::loss) loss, std::vector<std::uint8_t> words,
                          SharedShard state, std::vector<SharedShard> rows) {
+  plugin::UseKernels(true);
   BeginTask();
   const Model made = MakeModelToUse(model, TrainingState::FromBundle(Bundle::Open(state)));
   return Bundle{.head = Score(made, loss, ReadCall(words), *StoreOf(rows)), .tensors = {}}.Put(
@@ -694,6 +697,7 @@ SharedShard EvaluateTask(decltype(EstimatorOptions::model) model,
 
 SharedShard PredictTask(decltype(EstimatorOptions::model) model, std::vector<std::uint8_t> words,
                         SharedShard state, std::vector<SharedShard> rows) {
+  plugin::UseKernels(true);
   BeginTask();
   const torch::NoGradGuard no_grad;
   const Model made = MakeModelToUse(model, TrainingState::FromBundle(Bundle::Open(state)));

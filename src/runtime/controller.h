@@ -133,6 +133,7 @@ class Controller {
   void RouteFetch(std::uint64_t shard, int wanted_by);
   void RouteBytes(Message message);
   void FailFetches(int lost_node, const std::string& why);
+  void NoteStep(const Json& step, int rank);
   void HearDone(const Node& node, Message message);
   void HearFailed(Message message);
   void HearPace(const Json& head);

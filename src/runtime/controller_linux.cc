@@ -457,9 +457,17 @@ void Controller::HearHello(Node& node, const Json& head) {
   changed_.notify_all();
 }
 
+void Controller::NoteStep(const Json& step, int rank) {
+  auto numbers = step.at("metrics").get<std::map<std::string, double>>();
+  numbers["step"] = step.at("step").get<double>();
+  Note("step", rank, "", std::move(numbers));
+}
+
 void Controller::Hear(Node& node, Message message) {
   if (HearAboutShards(node, message)) return;
   const std::string op = message.head.value("op", "");
+  if (const auto step = message.head.find("last_step"); step != message.head.end())
+    NoteStep(*step, message.head.at("rank").get<int>());
   if (op == "done") {
     HearDone(node, std::move(message));
   } else if (op == "failed") {
@@ -469,9 +477,7 @@ void Controller::Hear(Node& node, Message message) {
   } else if (op == "output") {
     HearOutput(message.head);
   } else if (op == "step") {
-    auto numbers = message.head.at("metrics").get<std::map<std::string, double>>();
-    numbers["step"] = message.head.at("step").get<double>();
-    Note("step", message.head.at("rank").get<int>(), "", std::move(numbers));
+    NoteStep(message.head, message.head.at("rank").get<int>());
   } else if (op == "pace") {
     HearPace(message.head);
   } else if (op == "log") {

@@ -24,6 +24,7 @@ void Controller::OpenShards() {
       const std::lock_guard lock(state_mutex_);
       SendAboutShards({.head = head, .parcel = parcel});
     });
+    if (thread_ && message.head.contains("ticket")) thread_->Serve();
   };
   home_ = std::make_shared<AgentHome>(send, [] { return false; });
   shards_ = home_;

@@ -27,7 +27,7 @@ class Controller::Job final : public Run {
 
   bool Wait(std::chrono::milliseconds timeout) override {
     const Deadline deadline = Deadline::After(timeout);
-    thread_->RunUntil([this] { return ended(); }, deadline);
+    thread_->RunUntil([this] { return ended(); }, deadline, turn_);
     std::unique_lock lock(mutex_);
     return ended_condition_.wait_until(lock, deadline.at(), [this] { return ended_; });
   }
@@ -36,12 +36,15 @@ class Controller::Job final : public Run {
   void Cancel(const std::string& reason) override;
 
   void End(std::vector<Parcel> results, std::optional<RunFailure> failure) {
-    const std::lock_guard lock(mutex_);
-    if (ended_) return;
-    results_ = std::move(results);
-    failure_ = std::move(failure);
-    ended_ = true;
-    ended_condition_.notify_all();
+    {
+      const std::lock_guard lock(mutex_);
+      if (ended_) return;
+      results_ = std::move(results);
+      failure_ = std::move(failure);
+      ended_ = true;
+      ended_condition_.notify_all();
+    }
+    thread_->Wake(turn_);
   }
   bool ended() const {
     const std::lock_guard lock(mutex_);
@@ -82,6 +85,7 @@ class Controller::Job final : public Run {
   const std::shared_ptr<LoopThread> thread_;
   mutable std::mutex mutex_;
   std::condition_variable ended_condition_;
+  std::condition_variable turn_;  // of the loop
   bool ended_ = false;
   std::vector<Parcel> results_;
   std::optional<RunFailure> failure_;

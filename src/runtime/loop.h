@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <list>
 #include <map>
 #include <mutex>
 #include <string>
@@ -85,15 +86,22 @@ class LoopThread {
   LoopThread& operator=(const LoopThread&) = delete;
   ~LoopThread();
 
-  /// Runs the loop here until `done` or the deadline; returns false at once when another caller is
-  /// at it, when the loop has ended, and in a forked child.
-  bool RunUntil(const std::function<bool()>& done, const Deadline& deadline);
+  /// Runs the loop here until `done` or the deadline; returns false at once when the loop has
+  /// ended, and in a forked child. While another caller is at it this one waits at `turn`: for its
+  /// turn, or for who makes `done` true and calls Wake.
+  bool RunUntil(const std::function<bool()>& done, const Deadline& deadline,
+                std::condition_variable& turn);
+  /// Has those who wait at `turn` ask again whether they are done.
+  void Wake(std::condition_variable& turn);
+  /// An answer is on its way, and who asked for it does not run the loop: the thread does.
+  void Serve();
   /// Waits until nobody runs the loop any more: call Loop::Stop before. The loop may go then.
   void Join();
 
  private:
-  void Serve();
+  void Live();
   void Turn(const std::function<bool()>& done, const Deadline& deadline);
+  void PassOn();
 
   Loop& loop_;
   const std::string name_;
@@ -104,8 +112,10 @@ class LoopThread {
   std::mutex mutex_;  // guards what follows
   std::condition_variable returned_;
   bool lent_ = false;
+  bool sleeps_ = false;  // the thread, until it is told that the loop was returned
   bool ended_ = false;
   Loop::Clock::time_point lent_at_;
+  std::list<std::condition_variable*> waiting_;  // callers, the next one first
   std::jthread thread_;
 };
 

@@ -16,7 +16,7 @@ namespace {
 // Nothing waits for longer, so that a lost wake-up (a bug) costs a second and no more.
 constexpr std::chrono::milliseconds kLongestNap(1000);
 constexpr std::chrono::milliseconds kNapOfOthers(100);
-constexpr std::chrono::milliseconds kMoment(1);
+constexpr std::chrono::milliseconds kMoment(20);
 constexpr std::chrono::milliseconds kPatience(5);
 
 }  // namespace
@@ -135,7 +135,7 @@ LoopThread::LoopThread(Loop& loop, std::string name,
       name_(std::move(name)),
       failed_(std::move(failed)),
       forks_(ForkCount()),
-      thread_([this] { Serve(); }) {}
+      thread_([this] { Live(); }) {}
 
 LoopThread::~LoopThread() { Join(); }
 
@@ -148,7 +148,7 @@ void LoopThread::Join() {
   // As the join below: the loop was stopped, and who borrowed it sees that in its next turn.
   returned_.wait(lock, [this] { return !lent_; });
   ended_ = true;
-  returned_.notify_all();
+  PassOn();
   lock.unlock();
   if (thread_.joinable()) thread_.join();
 }
@@ -163,7 +163,7 @@ void LoopThread::Turn(const std::function<bool()>& done, const Deadline& deadlin
   }
 }
 
-void LoopThread::Serve() {
+void LoopThread::Live() {
   ::pthread_setname_np(::pthread_self(), name_.c_str());
   const auto is_wanted = [this] {
     const std::lock_guard lock(mutex_);
@@ -179,19 +179,29 @@ void LoopThread::Serve() {
     std::unique_lock lock(mutex_);
     if (ended_ || loop_.stopped()) return;
     // Who borrows it for a moment will soon do so again, and is not slowed down by two threads that
-    // wake each other; who keeps it longer says when he returns it.
+    // wake each other; while somebody keeps it longer this one sleeps until it is told.
     do {
-      const bool for_a_moment = !lent_ || Loop::Clock::now() - lent_at_ < kMoment;
-      returned_.wait_for(lock, for_a_moment ? kPatience : kLongestNap);
+      sleeps_ = lent_ && Loop::Clock::now() - lent_at_ >= kMoment;
+      returned_.wait_for(lock, sleeps_ ? kLongestNap : kPatience);
     } while (lent_ && !ended_);
+    sleeps_ = false;
   }
 }
 
-bool LoopThread::RunUntil(const std::function<bool()>& done, const Deadline& deadline) {
+bool LoopThread::RunUntil(const std::function<bool()>& done, const Deadline& deadline,
+                          std::condition_variable& turn) {
   if (ForkCount() != forks_) return false;
   {
-    const std::lock_guard lock(mutex_);
-    if (lent_ || ended_) return false;
+    std::unique_lock lock(mutex_);
+    const auto place = waiting_.insert(waiting_.end(), &turn);
+    bool is_over = false;
+    while (lent_ && !ended_ && !is_over)
+      is_over = done() || turn.wait_until(lock, deadline.at()) == std::cv_status::timeout;
+    waiting_.erase(place);
+    if (ended_ || is_over) {
+      PassOn();  // It may have been this one's turn.
+      return !ended_;
+    }
     lent_ = true;
     lent_at_ = Loop::Clock::now();
   }
@@ -202,8 +212,25 @@ bool LoopThread::RunUntil(const std::function<bool()>& done, const Deadline& dea
   }
   const std::lock_guard lock(mutex_);
   lent_ = false;
-  if (ended_ || loop_.stopped() || Loop::Clock::now() - lent_at_ >= kMoment) returned_.notify_all();
+  PassOn();
   return true;
+}
+
+// To who waits for it, or back to the thread; the caller holds mutex_.
+void LoopThread::PassOn() {
+  if (lent_) return;
+  if (!waiting_.empty()) waiting_.front()->notify_all();
+  if ((waiting_.empty() && sleeps_) || ended_ || loop_.stopped()) returned_.notify_all();
+}
+
+void LoopThread::Wake(std::condition_variable& turn) {
+  const std::lock_guard lock(mutex_);
+  turn.notify_all();
+}
+
+void LoopThread::Serve() {
+  const std::lock_guard lock(mutex_);
+  if (!lent_ && !thread_runs_) returned_.notify_all();
 }
 
 }  // namespace orca::runtime

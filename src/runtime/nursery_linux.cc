@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <malloc.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -17,8 +18,25 @@
 #include "runtime/link.h"
 
 namespace orca::runtime {
+namespace {
+
+/// Memory that a step frees is what the next one asks for. Given back to the system in between,
+/// every page of it would be cleared and mapped again: a fifth of the time of a step with large
+/// batches.
+void KeepFreedMemory() {
+  constexpr int kMostKept = 256 << 20;     // Bytes behind the last block in use.
+  constexpr int kMostFromHeap = 32 << 20;  // The largest that glibc takes.
+  if (std::getenv("MALLOC_TRIM_THRESHOLD_") != nullptr ||
+      std::getenv("MALLOC_MMAP_THRESHOLD_") != nullptr)
+    return;  // The user has chosen.
+  ::mallopt(M_TRIM_THRESHOLD, kMostKept);
+  ::mallopt(M_MMAP_THRESHOLD, kMostFromHeap);
+}
+
+}  // namespace
 
 void Birth::Settle() {
+  KeepFreedMemory();
   ::setpgid(0, 0);
   ::dup2(output.get(), STDOUT_FILENO);
   ::dup2(errors.get(), STDERR_FILENO);

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <condition_variable>
 #include <csignal>
 #include <deque>
 #include <mutex>
@@ -100,7 +101,7 @@ class CancellableStore final : public comm::Store {
 struct Worker::State {
   explicit State(UniqueFd socket)
       : link(std::move(socket)),
-        home(std::make_shared<AgentHome>([this](Message message) { Tell(std::move(message)); },
+        home(std::make_shared<AgentHome>([this](Message message) { Ask(std::move(message)); },
                                          [this] {
                                            const std::lock_guard lock(mutex);
                                            return current && cancelled;
@@ -197,6 +198,13 @@ struct Worker::State {
     if (link.wants_write()) loop.Post([] {});  // the loop sends the rest
   }
 
+  /// Who waits for an answer does not run the loop.
+  void Ask(Message message) {
+    const bool has_answer = message.head.contains("ticket");
+    Tell(std::move(message));
+    if (has_answer) thread->Serve();
+  }
+
   void Report(Json step) {
     constexpr std::chrono::milliseconds kBetween(100);
     {
@@ -213,7 +221,6 @@ struct Worker::State {
   }
 
   void End(Json head, Parcel parcel) {
-    Json last;
     std::shared_ptr<comm::Communicator> broken;  // it ends its thread: never under the mutex
     {
       const std::lock_guard lock(mutex);
@@ -221,9 +228,9 @@ struct Worker::State {
       head["sequence"] = communicator ? communicator->sequence() : 0;
       if (cancelled) broken = std::move(communicator);
       current.reset();
-      last = std::exchange(unreported, nullptr);
+      // With the news, which wake others anyway.
+      if (!unreported.is_null()) head["last_step"] = std::exchange(unreported, nullptr);
     }
-    if (!last.is_null()) Tell({.head = std::move(last)});
     Tell({.head = std::move(head), .parcel = std::move(parcel)});
   }
 
@@ -243,6 +250,7 @@ struct Worker::State {
   std::function<void()> interrupt;
   std::shared_ptr<comm::Communicator> communicator;
   std::pair<Meeting, int> connected;  // the communicator's meeting and world
+  std::condition_variable turn;       // of the loop: nobody else wants it
   std::optional<LoopThread> thread;   // the last: it uses all of the above
 };
 
@@ -290,7 +298,8 @@ std::optional<Task> Worker::Next() {
     return !state_->tasks.empty() || state_->leaving;
   };
   while (!has_news()) {
-    if (!state_->thread->RunUntil(has_news, Deadline::After(std::chrono::hours(1)))) break;
+    if (!state_->thread->RunUntil(has_news, Deadline::After(std::chrono::hours(1)), state_->turn))
+      break;
   }
   const std::lock_guard lock(state_->mutex);
   if (state_->tasks.empty() || state_->leaving) return std::nullopt;

@@ -28,6 +28,7 @@ class Random final : public Sampler {
   }
 
   void Tell(const Observation& /*trial*/) override {}
+  bool learns() const override { return false; }
 
  private:
   const Space space_;
@@ -51,6 +52,7 @@ class Grids final : public Sampler {
   }
 
   void Tell(const Observation& /*trial*/) override {}
+  bool learns() const override { return false; }
 
  private:
   const Space space_;
@@ -76,6 +78,7 @@ class Sobols final : public Sampler {
   }
 
   void Tell(const Observation& /*trial*/) override {}
+  bool learns() const override { return false; }
 
  private:
   const Space space_;

@@ -386,6 +386,10 @@ const std::string& Study::note() const { return state_->search.note; }
 
 bool Study::may_pause() const { return state_->scheduler->may_pause(); }
 bool Study::changes_configs() const { return state_->scheduler->changes_configs(); }
+bool Study::learns() const {
+  return state_->options.batch > 0 || state_->search.sampler->learns() ||
+         state_->scheduler->decides();
+}
 
 const std::vector<std::string>& Study::scheduler_notes() const {
   return state_->scheduler->notes();
@@ -425,20 +429,22 @@ void Study::Tell(std::int64_t number, double value) {
   state_->Tell(number, value);
 }
 
-std::optional<Trial> Study::TellAndAsk(std::int64_t number, double value, bool may_start) {
+std::vector<Trial> Study::TellAndAsk(const std::vector<Told>& told, std::int64_t wanted) {
   const Turn turn(*state_);
   State& state = *state_;
-  std::optional<Trial> next;
+  std::vector<Trial> next;
+  const auto add = [&next](std::optional<Trial> trial) {
+    if (trial) next.push_back(std::move(*trial));
+    return trial.has_value();
+  };
   state.holds = true;
   try {
-    state.Tell(number, value);
-    if (!may_start) {
-      next = state.AskAgain();
-    } else if (state.CanAsk()) {
-      next = state.Ask();
+    for (const Told& ended : told) state.Tell(ended.number, ended.value);
+    if (wanted == 0) add(state.AskAgain());
+    while (std::ssize(next) < wanted && state.CanAsk() && add(state.Ask())) {
     }
   } catch (...) {
-    state.CommitHeld();  // The trial has ended, whatever became of the next one.
+    state.CommitHeld();  // Trials have ended, whatever became of the next ones.
     throw;
   }
   state.CommitHeld();

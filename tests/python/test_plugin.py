@@ -66,8 +66,8 @@ def environment(tmp_path: Path, package: Path, cxx: str) -> dict[str, str]:
     return env
 
 
-def start(env: dict[str, str]) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", IMPORT]
+def start(env: dict[str, str], program: str = IMPORT) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", program]
     return subprocess.Popen(
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -118,3 +118,31 @@ def test_a_missing_compiler_is_told(tmp_path: Path, package: Path) -> None:
     _, error = failing.communicate(timeout=60)
     assert failing.returncode == 1
     assert "/nowhere/c++" in error
+
+
+WORKER = """
+import sys, torch
+import orca.adapters.torch.plugin as plugin
+if sys.argv[1:] == ["damaged"]:
+    file = plugin._cache_dir() / plugin._file_name()
+    file.parent.mkdir(parents=True, mode=0o700)
+    file.write_bytes(b"no library")
+import orca.adapters.torch.worker
+print("_orca_c10d" in sys.modules, torch.nn.Conv2d(1, 20, 5)(torch.ones(2, 1, 28, 28)).shape)
+"""
+
+
+def test_workers_build_no_plugin_for_its_kernels(tmp_path: Path, package: Path) -> None:
+    worker = start(environment(tmp_path, package, "/nowhere/c++"), WORKER)
+    output, error = worker.communicate(timeout=60)
+    assert (worker.returncode, error) == (0, "")
+    assert output == "False torch.Size([2, 20, 24, 24])\n"
+
+
+def test_workers_do_without_kernels_that_cannot_be_loaded(tmp_path: Path, package: Path) -> None:
+    program = WORKER.replace("sys.argv[1:]", '["damaged"]')
+    worker = start(environment(tmp_path, package, "/nowhere/c++"), program)
+    output, error = worker.communicate(timeout=60)
+    assert worker.returncode == 0, error
+    assert "torch computes its convolutions itself" in error
+    assert output == "False torch.Size([2, 20, 24, 24])\n"

@@ -52,6 +52,22 @@ def own_memory(array: np.ndarray[Any, Any]) -> bool:
     return False
 
 
+def test_a_shard_that_a_worker_has_is_the_same_in_the_next_function(context: None) -> None:
+    def keep(given: ArrayStore) -> int:
+        import builtins
+
+        known: list[ArrayStore] = builtins.__dict__.setdefault("kept", [])
+        known.append(given)
+        return len({id(each.shards[0]) for each in known})
+
+    store = ArrayStore()
+    store.put({"x": np.arange(3)})
+    assert [orca.run(keep, (store,), workers=1)[0] for _ in range(3)] == [1, 1, 1]
+    other = ArrayStore()
+    other.put({"x": np.arange(3)})
+    assert orca.run(keep, (other,), workers=1) == [2]
+
+
 def test_workers_read_what_the_driver_put(context: None) -> None:
     shard = Shard({"x": np.arange(100_000), "name": ["a"] * 100_000})
 

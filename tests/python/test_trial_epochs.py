@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import io
+import math
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -22,6 +23,7 @@ from orca.adapters.torch.trial_epochs import Made, Order, State
 from orca.adapters.torch.tuning import TorchSpec
 from orca.data import ArrayStore
 from orca.errors import InvalidArgumentError
+from orca.pickles import dumps
 
 ROWS = 48
 BATCH = 16
@@ -352,6 +354,40 @@ def test_a_trial_that_fails_is_not_gone_on_with() -> None:
         trial_epochs.make(order(of, 0, name=2, metric=fails))
     assert list(trial_epochs._trials) == [1]
     assert first.value == made(trial_epochs.make(order(of, name=2))).value
+
+
+def test_gradients_that_a_creator_left_are_not_counted() -> None:
+    def warmed(config: dict[str, Any]) -> nn.Module:
+        model = net(config)
+        model(torch.ones(2, 4)).sum().backward()
+        return model
+
+    plain = made(trial_epochs.make(order(spec("SGD"))))
+    assert made(trial_epochs.make(order(spec("SGD", warmed), name=2))).value == plain.value
+
+
+def test_a_sum_that_overflows_is_no_fault_of_the_weights() -> None:
+    for kind in (torch.float16, torch.float32, torch.complex64):
+        large = torch.full((4,), torch.finfo(kind).max, dtype=kind)
+        assert trial_epochs._are_finite([large, large])
+        for bad in (math.inf, -math.inf, math.nan):
+            large[2] = bad
+            assert not trial_epochs._are_finite([torch.ones(1), large])
+
+
+def test_sources_that_all_trials_have_are_unpacked_once() -> None:
+    def sources_of(number: int) -> Any:
+        common = bytes(dumps(([number], None))[0][0])
+        given = order(spec("SGD"), source=None, validation=None, common=common)
+        return trial_epochs._sources_of(given)[0]
+
+    first = sources_of(1)
+    assert first == [1]
+    assert sources_of(1) is first
+    assert sources_of(2) == [2]
+    own = order(spec("SGD"))
+    assert trial_epochs._sources_of(own) == (own.source, own.validation)
+    assert sources_of(2) == [2]
 
 
 def test_what_is_not_finite_is_told() -> None:

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -38,6 +39,11 @@ class ORCA_API EventWriter {
 
   /// `wall_time` in seconds since 1970; 0 is now.
   void AddScalar(const std::string& tag, double value, std::int64_t step, double wall_time = 0);
+  /// Values of one step, by their tags, in one write.
+  void AddScalars(const std::vector<std::pair<std::string, double>>& values, std::int64_t step);
+  /// All values of metrics, by their tags, the first at step 0, in one write. Those that are no
+  /// numbers are left out.
+  void AddCurves(const std::map<std::string, std::vector<double>>& curves);
   void AddHparams(const HparamSession& session);
   /// Returns when all events are on the disk. Throws when they are not.
   void Sync();
@@ -45,7 +51,7 @@ class ORCA_API EventWriter {
   const Path& path() const { return path_; }
 
  private:
-  void Append(const std::vector<std::byte>& record);
+  void Append(const std::vector<std::byte>& records);
   int WriteUnwritten();
 
   Path path_;

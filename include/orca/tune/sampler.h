@@ -38,6 +38,8 @@ class ORCA_API Sampler {
   /// Takes in a trial: all are told first in the order of their numbers, most as running, and again
   /// when they have ended, those that are paused also as pruned at that step.
   virtual void Tell(const Observation& trial) = 0;
+  /// Whether its proposals depend on what it is told.
+  virtual bool learns() const { return true; }
 };
 
 struct SearchOptions {

@@ -82,6 +82,8 @@ class ORCA_API Scheduler {
   virtual bool changes_configs() const = 0;
   /// Whether it may decide that a trial pauses or saves its state.
   virtual bool may_pause() const = 0;
+  /// Whether reports matter to it: else all trials are started in turn, and run to their ends.
+  virtual bool decides() const { return true; }
 
   /// What the user should know: names that run as another algorithm, settings that never act.
   virtual const std::vector<std::string>& notes() const = 0;

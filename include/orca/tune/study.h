@@ -114,6 +114,12 @@ struct StudyProgress {
 /// ```
 class ORCA_API Study {
  public:
+  /// The end of a trial.
+  struct Told {
+    std::int64_t number = 0;
+    double value = 0;
+  };
+
   Study(Space space, StudyOptions options);
   ~Study();
   Study(const Study&) = delete;
@@ -130,6 +136,9 @@ class ORCA_API Study {
   bool may_pause() const;
   /// Whether trials may get other configurations than the sampler's.
   bool changes_configs() const;
+  /// Whether it matters for the next trials how others did; where it does not, they may be asked
+  /// for ahead of time.
+  bool learns() const;
   /// What the user should know of the scheduler.
   const std::vector<std::string>& scheduler_notes() const;
 
@@ -144,9 +153,10 @@ class ORCA_API Study {
   std::optional<Trial> AskAgain();
   /// Ends a running trial with its value; one that is not finite makes it a failed one.
   void Tell(std::int64_t number, double value);
-  /// Tell(), and Ask() behind it (AskAgain() where `may_start` is false), stored in one commit: for
-  /// who runs one trial after the other. nullopt: there is nothing to run now.
-  std::optional<Trial> TellAndAsk(std::int64_t number, double value, bool may_start = true);
+  /// Tell() for trials that have ended, and Ask() behind it for the `wanted` next ones (once
+  /// AskAgain() where that is 0), stored in one commit: for who runs some trials after the others.
+  /// Fewer than wanted: there is nothing more to run now.
+  std::vector<Trial> TellAndAsk(const std::vector<Told>& told, std::int64_t wanted = 1);
   /// Ends a running trial that has no value. It never wins.
   void Fail(std::int64_t number, const std::string& error);
   /// Decides over a running trial that crashed or hung behind `step`. True: it still runs, and its

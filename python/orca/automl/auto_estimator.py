@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from orca import running
+from orca.automl.search.tensorboardlogger import TensorboardLogger
 from orca.automl.trial_search import Best, Search, converted
 from orca.context import OrcaContext
 from orca.data import SparkXShards
@@ -40,7 +41,7 @@ class AutoEstimator:
 
     _generation: ClassVar[Generation] = ORCA  # The old roots have classes of their own.
 
-    # The spec is an adapter's: it has ``named_metric``, ``measures_training``, ``trials``, ``load_best`` and ``forget_trials``.
+    # The spec is an adapter's: it has ``named_metric``, ``measures_training``, ``trials``, ``load_best``, ``forget_trials`` and ``make_ahead``.
     def __init__(self, spec: Any, logs_dir: str, resources: Any, name: str, remote: Any) -> None:
         self._spec = spec
         if not isinstance(logs_dir, str | os.PathLike):
@@ -255,6 +256,8 @@ class AutoEstimator:
             reuses=reuse_workers,
             keeps_states=retries > 0 or study.may_pause,
             remote=self._remote,
+            leaderboard=TensorboardLogger(f"{folder}_leaderboard", name=self.name),
+            make_ahead=self._spec.make_ahead,
         )
         self._has_fitted = True
         if self._cores > cores:
@@ -269,7 +272,7 @@ class AutoEstimator:
             self._trials, self._bests, self._folders = study.trials, run.bests, run.folders
             if reuse_workers and self._spec.forget_trials is not None:
                 self._free_workers(parallel)
-        run.write_leaderboard(self._logs / f"{self.name}_leaderboard", self.name)
+        run.complete_leaderboard()
         failures = self._failures()
         if failures and (raise_on_failed_trial or not self._bests):
             raise FailedPreconditionError(failures)

@@ -1,18 +1,15 @@
-"""What TensorBoard shows of trials: their metrics, and its table of hyper-parameters."""
+"""Configurations as TensorBoard's table of hyper-parameters has them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from numbers import Real
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from orca._native import _core
-
-__all__ = ["TrialEvents", "hparams_of"]
+__all__ = ["hparams_of", "is_number"]
 
 
 def hparams_of(config: Mapping[str, Any], prefix: str = "") -> dict[str, bool | float | str]:
@@ -43,32 +40,3 @@ def is_number(value: Any) -> bool:
     if isinstance(value, bool | np.bool_):
         return False
     return isinstance(value, Real) and math.isfinite(value)
-
-
-class TrialEvents:
-    """The event file of one trial. A full disk costs events, never the trial.
-
-    Args:
-        folder: Where it is made; it is there.
-        config: The trial's hyper-parameters.
-        prefix: Of the names of its metrics.
-    """
-
-    def __init__(self, folder: Path, config: Mapping[str, Any], prefix: str = "ray/tune/") -> None:
-        self._writer = _core.EventWriter(folder)
-        self._hparams, self._prefix = hparams_of(config), prefix
-
-    def add(self, row: Mapping[str, Any], step: int) -> None:
-        """The numbers of a report."""
-        for name, value in row.items():
-            if is_number(value):
-                self._writer.add_scalar(f"{self._prefix}{name}", float(value), step)
-
-    def close(self, *, has_failed: bool = False, began: float = 0.0) -> None:
-        """Puts the trial into the table of hyper-parameters; ``began`` in seconds since 1970."""
-        self._writer.add_hparams(self._hparams, has_failed=has_failed, began=began)
-
-
-def steps_of(values: Any) -> Sequence[Any]:
-    """A metric's values by step; one alone is a list of one."""
-    return values if isinstance(values, list | tuple) else [values]

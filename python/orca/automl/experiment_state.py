@@ -33,10 +33,11 @@ def write_experiment_state(
         run: The beginning of the trials' ids, where they have no folder.
         began: When the search began, in seconds since 1970.
     """
+    encode = json.JSONEncoder(default=str).encode
     state = {
         # Each as a text of its own, as Ray Tune has them.
         "checkpoints": [
-            json.dumps(_described(trial, study.metric, folders.get(trial.number), run), default=str)
+            encode(_described(trial, study.metric, folders.get(trial.number), run))
             for trial in study.trials
         ],
         "runner_data": {"_total_time": time.time() - began, "_metric": study.metric},

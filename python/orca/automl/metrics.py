@@ -51,8 +51,10 @@ def first_not_finite(values: Any) -> int | None:
     array = np.asarray(values)
     if array.ndim == 0 or array.dtype.kind not in "fc":
         return None
-    bad = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
-    return int(np.argmax(bad)) if bad.any() else None
+    good = np.isfinite(array)
+    if good.all():
+        return None
+    return int(np.argmin(good.reshape(len(array), -1).all(axis=1)))
 
 
 def _check_rows(truth: Array, found: Array) -> None:

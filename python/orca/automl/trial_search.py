@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import dataclasses
-import io
 import json
 import logging
 import math
 import numbers
-import os
 import secrets
 import threading
 import time
@@ -21,20 +18,26 @@ from pathlib import Path
 from typing import Any
 
 from orca import running
-from orca.automl.events import TrialEvents
+from orca._native import _core
+from orca.automl.events import hparams_of
 from orca.automl.experiment_state import write_experiment_state
 from orca.automl.folders import folder_name, folders_by_number
 from orca.automl.mirror import Mirror
 from orca.automl.search.tensorboardlogger import TensorboardLogger
-from orca.errors import FailedPreconditionError, OrcaError
-from orca.files import append, make_lasting, write_content
-from orca.tune import SpaceExhaustedError, Study, Trial, live
+from orca.context import OrcaContext
+from orca.errors import FailedPreconditionError
+from orca.files import make_lasting, write_content
+from orca.tune import Study, Trial, live
 
 __all__ = ["Best", "Search", "converted"]
 
 _log = logging.getLogger("orca")
 _LOOK = 0.05  # Seconds between looks for signals.
 _LOOKS = 100  # For the state of a trial that goes on, and puts another one in its place.
+_TOGETHER = 16  # Trials that a worker makes in one call, at most.
+_CALL = 0.04  # Seconds that such a call takes, at most.
+_LEAST = 0.005  # Seconds for which it does not matter that others find nothing to do.
+_encoded = json.JSONEncoder(default=str).encode
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ class _Desk(threading.local):
             paper = self.papers.pop(0)
             try:
                 paper()
-            except (OSError, OrcaError) as error:
+            except Exception as error:
                 _log.warning("a trial's folder is not complete: %s", error)
 
 
@@ -87,8 +90,18 @@ class Search:
         reuses: bool,
         keeps_states: bool,
         remote: str | None,
+        leaderboard: TensorboardLogger,
+        make_ahead: Callable[[list[Any]], None] | None,
     ) -> None:
+        self._leaderboard = leaderboard
+        self._listed: set[int] = set()  # Trials in it.
         self._remote = remote
+        # Where nothing is decided between trials, short ones are made some at a time, ahead of who asks for their epochs.
+        is_plain = not (study.learns or study.space.has_functions or keeps_states)
+        if not is_plain or epochs > 1 or patience is not None or not reuses:
+            make_ahead = None
+        self._make_ahead = make_ahead
+        self._pace = math.inf  # Seconds that a worker needs for a trial.
         self._mirror: Mirror | None = None
         self._patience, self._keeps_states, self._reuses = patience, keeps_states, reuses
         self._states: dict[
@@ -100,8 +113,9 @@ class Search:
         self._running: dict[int, Run] = {}  # Those that are under way or paused.
         self._policies: dict[str, str] = {}  # What PBT has done, by the names of files.
         self.bests: dict[int, Best] = {}
+        self._leader: Best | None = None  # Of this run.
         self._changed = threading.Condition()
-        self._active = 0  # Trials that run.
+        self._busy: set[int] = set()  # Threads with a trial.
         self._desk = _Desk()
         self._is_stopped = False
         self._id = secrets.token_hex(3)[:5]
@@ -109,7 +123,8 @@ class Search:
         runs = json.loads(study.memo or "[]")  # Of this study, which others may lie beside.
         is_old = not runs and len(study) > study.added  # Its file does not say.
         study.memo = json.dumps([*runs, self._id])
-        if len(study) == study.added:  # It begins: what others left here is not its own.
+        self._is_resumed = len(study) > study.added
+        if not self._is_resumed:  # What others left here is not its own.
             self._remove_states()
         self.folders = folders_by_number(folder, None if is_old else runs)
         for trial in study.trials:  # Of a study that goes on.
@@ -134,13 +149,20 @@ class Search:
 
     def _run(self, trials: float, parallel: int) -> None:
         shown = live.shown(self._study._native, trials, by_best_report=True)
-        with shown, ThreadPoolExecutor(parallel, thread_name_prefix="orca-trial") as threads:
+        # With the spare ones a worker that is done with short trials finds the next ones waiting. Where there are more cores
+        # than trials at a time they would find one.
+        has_spares = self._make_ahead is not None and parallel == OrcaContext.cores()
+        count = 2 * parallel if has_spares else parallel
+        with shown, ThreadPoolExecutor(count, thread_name_prefix="orca-trial") as threads:
             # A thread holds its lock until it ends: who waits for a future is deaf to a signal that came to another thread.
-            ends = [threading.Lock() for _ in range(parallel)]
+            ends = [threading.Lock() for _ in range(count)]
             for end in ends:
                 end.acquire()
             try:
-                workers = [threads.submit(self._work, trials, end) for end in ends]
+                workers = [
+                    threads.submit(self._work, trials, end, count, is_spare=i >= parallel)
+                    for i, end in enumerate(ends)
+                ]
                 for worker, end in zip(workers, ends, strict=True):
                     while not end.acquire(timeout=_LOOK):
                         pass
@@ -151,7 +173,12 @@ class Search:
                     self._changed.notify_all()
                 raise
         self._describe(0)
-        self._remove_states()
+        if self._keeps_states or self._is_resumed:
+            self._remove_states()
+        if self.bests:  # Who led may have failed since.
+            weights = min(self.bests.values(), key=Best.order).weights
+            self._desk.papers.append(lambda: make_lasting(weights))
+            self._desk.write()
 
     def _remove_states(self) -> None:
         for path in self._folder.glob("train_func_*/state-*.ckpt"):
@@ -202,65 +229,106 @@ class Search:
         config = self._study.config_of(trial, known["study"])
         return Best(self._loss(known["value"]), trial.number, weights, config)
 
-    def _work(self, trials: float, end: threading.Lock) -> None:
+    def _work(self, trials: float, end: threading.Lock, count: int, *, is_spare: bool) -> None:
+        told: list[tuple[Trial, float]] = []
         try:
-            while (trial := self._next(trials)) is not None:
-                try:
-                    self._run_trial(trial)
-                finally:
-                    with self._changed:
-                        self._active -= 1
-                        self._changed.notify_all()
+            while batch := self._next(trials, told, count, is_spare=is_spare):
+                if len(batch) > 1:
+                    self._prepare(batch)
+                told = [ended for trial in batch if (ended := self._run_trial(trial)) is not None]
                 self._describe(10)
         finally:
+            with self._changed:
+                self._busy.discard(threading.get_ident())
+                self._changed.notify_all()
             self._desk.write()
             end.release()
 
-    def _run_trial(self, trial: Trial) -> None:
+    def _prepare(self, batch: list[Trial]) -> None:
+        """Has a worker make the trials in one call. Whoever cannot be made so is made alone, and fails then if it does."""
+        assert self._make_ahead is not None
+        runs = []
+        for trial in batch:
+            with contextlib.suppress(Exception):
+                run = self._running[trial.number] = self._new(trial)
+                runs.append(run)
+        if not runs:
+            return
+        try:
+            with running.meanwhile(self._desk.write):
+                self._make_ahead([run.trial for run in runs])
+        except Exception as error:  # A worker died, say: nobody knows of whom.
+            _log.debug("trials are made one by one: %s", error)
+
+    def _run_trial(self, trial: Trial) -> tuple[Trial, float] | None:
+        """Runs it until it ends or pauses; what the study has yet to be told."""
         while True:
             try:
-                self._go_on(trial)
-                return
+                return self._go_on(trial)
             except Exception as error:
                 run = self._running.get(trial.number)
                 again = False
                 if not self._study.is_running(trial):  # It has ended or paused; that counts.
                     _log.warning("behind the last report of trial %d: %s", trial.number, error)
-                    return
+                    return None
                 if _is_not_finite(error):  # It would be so again.
                     self._study.fail(trial, error)
                 else:
                     again = self._study.retry(trial, error, 0 if run is None else run.step)
                 self._note_failure(trial, error)
                 if not again:
-                    return
+                    return None
                 _log.warning("trial %d runs again", trial.number)
 
-    def _next(self, trials: float) -> Trial | None:
-        """A trial to run; waits while the scheduler waits for others."""
+    def _next(
+        self, trials: float, told: list[tuple[Trial, float]], threads: int, *, is_spare: bool
+    ) -> list[Trial]:
+        """Trials to run, mostly one; waits while the scheduler waits for others.
+
+        Args:
+            trials: How many there will be.
+            told: Trials that have ended, and their values: that and the start of the next ones are one commit.
+            threads: How many call this.
+            is_spare: Whether this thread is for short trials only.
+        """
         with self._changed:
-            trial = None
+            batch: list[Trial] = []
+            is_busy = threading.get_ident() in self._busy
+            if told and self._is_stopped:
+                self._study.tell_and_ask(told, 0)
             while not self._is_stopped:
-                trial = self._ask(trials)
-                if trial is not None:
-                    self._active += 1
-                if trial is not None or self._active == 0:
+                room = self._room(trials, threads)
+                batch = []
+                if told or room > 1 or not is_spare:
+                    batch = self._study.tell_and_ask(told, room)
+                told = []
+                if is_busy:  # What this one told may let others go on.
+                    self._changed.notify_all()
+                is_busy = bool(batch)
+                if is_busy:
+                    self._busy.add(threading.get_ident())
+                else:
+                    self._busy.discard(threading.get_ident())
+                is_over = self._make_ahead is not None and (room != 1 or not is_spare)
+                if batch or is_over or not self._busy:
                     break
                 self._changed.wait(60)
             stopped = self._study.take_stopped()
         for run in [self._running[each] for each in stopped if each in self._running]:
             self._end(run)
-        return trial
+        return batch
 
-    def _ask(self, trials: float) -> Trial | None:
-        if len(self._study) - self._study.added >= trials:
-            return self._study.ask_again()
-        try:
-            return self._study.ask() if self._study.can_ask() else None
-        except SpaceExhaustedError:
-            return None
+    def _room(self, trials: float, threads: int) -> int:
+        """How many trials a thread starts: short ones together, but not so many that others find none."""
+        left = trials - len(self._study) + self._study.added
+        if left < 1 or self._make_ahead is None:
+            return int(left >= 1)
+        pace = max(self._pace, 1e-6)
+        fair = max(left // threads, _LEAST // pace)
+        return int(max(1, min(_TOGETHER, _CALL // pace, fair, left)))
 
-    def _go_on(self, trial: Trial) -> None:
+    def _go_on(self, trial: Trial) -> tuple[Trial, float] | None:
+        """What ``_run_trial`` returns."""
         run = self._running.get(trial.number)
         if run is not None:
             with run.reporting:
@@ -286,13 +354,11 @@ class Search:
                 if decision == "pause":  # Another thread may go on with it.
                     self._desk.write()
             if decision == "pause":
-                return
+                return None
             if decision == "stop":
                 break
         if not reached and decision != "stop":
-            return  # It still runs, for whoever resumes the study.
-        if decision != "stop":
-            self._study.tell(trial, run.best)
+            return None  # It still runs, for whoever resumes the study.
         _log.info(
             "trial %d is %s after %d epochs: best %s %.6g with %s",
             trial.number,
@@ -303,6 +369,7 @@ class Search:
             trial.config,
         )
         self._end(run)
+        return None if decision == "stop" else (trial, run.best)
 
     def _end(self, run: Run, *, has_failed: bool = False) -> None:
         del self._running[run.number]
@@ -311,6 +378,10 @@ class Search:
         def close() -> None:
             run.close(has_failed=has_failed)
             self._grown(run.folder)
+            if run.reports:
+                name = run.folder.name
+                self._leaderboard.run({name: run.config}, {name: self._curve(run.reports)})
+                self._listed.add(run.number)
 
         self._desk.papers.append(close)
 
@@ -327,6 +398,9 @@ class Search:
             running.meanwhile(self._desk.write),
         ):
             value = run.epoch()
+        if self._make_ahead is not None:  # What one alone needed may have been the machine's mood.
+            old = self._pace if math.isfinite(self._pace) else run.trial.seconds
+            self._pace = 0.75 * old + 0.25 * run.trial.seconds
         if not math.isfinite(value):
             raise _NotFiniteError(f"its {self._study.metric} is {value} after epoch {run.step}")
         run.reports.append((run.step, value))
@@ -361,7 +435,7 @@ class Search:
         made = self._trials(config, seed)
         own = self._state_of(trial.number, f"{trial.clones}-*") if self._keeps_states else None
         folder = self._folder_for(trial.number, None if own is None else own.parent)
-        run = Run(trial, made, folder, self._described_now(trial))
+        run = Run(trial, made, folder, self._study.metric, self._described_now(trial))
         self._desk.papers.append(run.open)
         if self._study.changes_configs and (best := self._best_of(trial)) is not None:
             run.best = self._loss(best.loss)  # Of any of its lives.
@@ -405,13 +479,11 @@ class Search:
         return False
 
     def _folder_for(self, number: int, known: Path | None = None) -> Path:
-        """Where a trial has its files from now on: a folder that is known, or one of this run, which is made."""
+        """Where a trial has its files from now on: a folder that is known, or one of this run. Its first file makes it."""
         folder = known or self._folder / folder_name(self._id, number)
         folders = self.folders.setdefault(number, [])
         if folder in folders:
             folders.remove(folder)
-        else:
-            folder.mkdir(parents=True, exist_ok=True)
         folders.append(folder)
         return folder
 
@@ -429,23 +501,27 @@ class Search:
             if self._study.changes_configs:
                 known = {"value": value, "config": run.config, "study": run.described}
                 _write_text(f"{run.folder}/best.json", json.dumps(known, default=str))
-        row = run.row(self._study.metric, value)
+        leads = is_better and self._rank(run)
+        report = (run.step, value, float(run.best), time.time() - run.began)
 
         def write() -> None:
-            if (
-                is_better
-            ):  # Whoever kills this process cannot harm it any more; who stops the machine can.
+            # Whoever kills this process cannot harm weights any more; who stops the machine can. The best ones are safe.
+            if leads:
                 make_lasting(run.weights)
-            run.write(row)
+            run.files.add(*report)
             self._grown(run.folder)
 
         self._desk.papers.append(write)
-        if is_better:
-            self._rank(run)
 
-    def _rank(self, run: Run) -> None:
+    def _rank(self, run: Run) -> bool:
+        """Notes the best epoch of a trial; whether there is no better one."""
+        best = Best(self._loss(run.best), run.number, run.weights, run.config)
         with self._changed:
-            self.bests[run.number] = Best(self._loss(run.best), run.number, run.weights, run.config)
+            self.bests[run.number] = best
+            leads = self._leader is None or best.order() <= self._leader.order()
+            if leads:
+                self._leader = best
+        return leads
 
     def _loss(self, value: float) -> float:
         return -value if self._study.mode == "max" else value
@@ -462,19 +538,22 @@ class Search:
             self._end(run, has_failed=True)
         self._grown(folder)
 
-    def write_leaderboard(self, folder: Path, name: str) -> None:
-        """All trials in TensorBoard's table of hyper-parameters."""
-        configs: dict[str, Any] = {}
-        found: dict[str, Any] = {}
+    def complete_leaderboard(self) -> None:
+        """Adds those to it that did not end in this run."""
+        configs, curves = {}, {}
         for trial in self._study.trials:
-            if trial.reports and (folders := self.folders.get(trial.number)):
-                own = folders[-1].name
-                configs[own] = trial.config
-                found[own] = {self._study.metric: [value for _, value in trial.reports]}
+            folders = self.folders.get(trial.number)
+            if trial.reports and folders and trial.number not in self._listed:
+                configs[folders[-1].name] = trial.config
+                curves[folders[-1].name] = self._curve(trial.reports)
         try:
-            TensorboardLogger(str(folder), name=name).run(configs, found)
+            self._leaderboard.run(configs, curves)
         except Exception as error:  # The search has its results.
-            _log.warning("TensorBoard's table %s is not complete: %s", folder, error)
+            where = self._leaderboard.logs_dir
+            _log.warning("TensorBoard's table %s is not complete: %s", where, error)
+
+    def _curve(self, reports: list[tuple[int, float]]) -> dict[str, list[float]]:
+        return {self._study.metric: [value for _, value in reports]}
 
     def summary(self) -> str:
         """The best configuration."""
@@ -491,7 +570,7 @@ class Search:
 class Run:
     """A trial under way."""
 
-    def __init__(self, trial: Trial, made: Any, folder: Path, described: str) -> None:
+    def __init__(self, trial: Trial, made: Any, folder: Path, metric: str, described: str) -> None:
         self.number, self.trial, self.folder = trial.number, made, folder
         self.config, self.described = trial.config, described
         self.weights = folder / "best.ckpt"
@@ -501,15 +580,13 @@ class Run:
         self.best: Any = None
         self.reports: list[tuple[int, float]] = []
         self.state: Path | None = None  # The file of its last one.
+        self.began = time.time()
+        self.files = _core.TrialFolder(folder, metric, self.began)  # For people.
         self._clones = trial.clones
-        self._began = time.time()
-        self._events: TrialEvents | None = None
-        self._has_rows = False  # In its table.
 
     def open(self) -> None:
         """Begins the files of its folder."""
-        _write_text(f"{self.folder}/params.json", json.dumps(self.config, default=str))
-        self._events = TrialEvents(self.folder, self.config)
+        self.files.begin(_encoded(self.config), hparams_of(self.config))
 
     def epoch(self) -> float:
         """Makes one, and counts it."""
@@ -529,30 +606,6 @@ class Run:
         self.reports = [(int(step), float(value)) for step, value in note["reports"]]
         self.step, self.best, self.state = self.reports[-1][0], note["best"], path
 
-    def row(self, metric: str, value: float) -> dict[str, Any]:
-        """What is written of the last epoch."""
-        return {
-            "training_iteration": self.step,
-            metric: value,
-            f"best_{metric}": self.best,
-            "checkpoint": "best.ckpt",
-            "time_total_s": time.time() - self._began,
-            "trial_id": self.folder.name.removeprefix("train_func_"),
-        }
-
-    def write(self, row: dict[str, Any]) -> None:
-        """A line of ``result.json`` and of ``progress.csv``."""
-        append(f"{self.folder}/result.json", f"{json.dumps(row)}\n".encode())
-        lines = io.StringIO(newline="")
-        writer = csv.writer(lines)
-        if not self._has_rows and not _size(f"{self.folder}/progress.csv"):
-            writer.writerow(row)
-        writer.writerow(row.values())
-        append(f"{self.folder}/progress.csv", lines.getvalue().encode())
-        self._has_rows = True
-        if self._events is not None:  # Else the disk was full.
-            self._events.add(row, row["training_iteration"])
-
     def free(self) -> None:
         """Frees its memory; that of workers with their next call."""
         self.trial.close()
@@ -560,9 +613,7 @@ class Run:
     def close(self, *, has_failed: bool = False) -> None:
         """Ends its files."""
         self.free()
-        if self._events is not None:
-            self._events.close(has_failed=has_failed, began=self._began)
-            self._events = None  # Closes the file.
+        self.files.end(has_failed)
 
 
 def _age(path: Path) -> tuple[int, str]:
@@ -570,13 +621,6 @@ def _age(path: Path) -> tuple[int, str]:
         return path.stat().st_mtime_ns, path.name
     except FileNotFoundError:  # Somebody has just removed it.
         return 0, path.name
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size  # noqa: PTH116 - a Path takes longer.
-    except FileNotFoundError:
-        return 0
 
 
 def _write_text(path: str, text: str) -> None:

@@ -291,6 +291,9 @@ class Shard:
         """The columns as an Arrow record batch, without a copy (booleans excepted)."""
         return self._open().to_arrow()
 
+    def _is_called(self, structure: Any, names: list[str]) -> bool:
+        return bool(self._structure == structure and self._names == names)
+
     def __reduce__(self) -> Any:
         shards = pickles.carried()
         if shards is None:  # To a file, or to a process that knows nothing of this one's memory.
@@ -301,6 +304,9 @@ class Shard:
 
 
 def _receive(structure: Any, names: list[str], number: int) -> Shard:
+    known = _stored.get(number)  # Then the agent need not hear of it.
+    if known is not None and known._is_called(structure, names) and known._hold.lives_in(_home()):
+        return known
     return Shard._of(structure, names, None, _core.ShardHold.take(_home(), number))
 
 

@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -293,6 +293,11 @@ class Study:
         return bool(self._native.changes_configs)
 
     @property
+    def learns(self) -> bool:
+        """Whether it matters for the next trials how others did; else they may be asked for ahead of time."""
+        return bool(self._native.learns)
+
+    @property
     def memo(self) -> str:
         """A text that is stored with the study."""
         text: str = self._native.memo
@@ -386,6 +391,25 @@ class Study:
     def tell(self, trial: Trial | int, value: float) -> None:
         """Ends a trial with its value. One that is not finite makes it a failed one."""
         self._native.tell(_number(trial), float(value))
+
+    def tell_and_ask(
+        self, told: Iterable[tuple[Trial | int, float]], wanted: int = 1
+    ) -> list[Trial]:
+        """``tell`` for trials that have ended, and ``ask`` behind it for the ``wanted`` next ones, stored in one commit.
+
+        Args:
+            told: The trials, with their values.
+            wanted: How many to start; 0: ``ask_again``. Not more than one of a space with functions, which may raise.
+
+        Returns:
+            The next trials; fewer than wanted: there is nothing more to run now.
+        """
+        if wanted > 1 and self.space.has_functions:
+            raise InvalidArgumentError(
+                f"wanted {wanted}: the space has functions of sample_from; ask for one trial at a time"
+            )
+        ended = [(_number(trial), float(value)) for trial, value in told]
+        return [self._begun(native) for native in self._native.tell_and_ask(ended, wanted)]
 
     def fail(self, trial: Trial | int, error: str | BaseException = "") -> None:
         """Ends a trial that has no value."""
@@ -511,8 +535,8 @@ class Study:
                 ended: Trial, value: float, next_trial: list[Trial | None] = next_trial
             ) -> None:
                 may_start = self._native.size < last and time.monotonic() < deadline
-                native = self._native.tell_and_ask(ended.number, value, may_start)
-                next_trial.append(None if native is None else self._begun(native))
+                found = self.tell_and_ask([(ended, value)], 1 if may_start else 0)
+                next_trial.append(found[0] if found else None)
 
             self._end(Attempt(trial), function, tell)
             trial = next_trial[0] if next_trial else self._next(last, deadline)

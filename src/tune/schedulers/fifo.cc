@@ -8,6 +8,7 @@ class Fifo final : public SchedulerBase {
   explicit Fifo(const SchedulerOptions& options) : SchedulerBase("fifo", options.maximize) {}
 
   bool may_pause() const override { return false; }
+  bool decides() const override { return false; }
 
  private:
   Decision OnReport(std::int64_t /*trial*/, std::int64_t /*step*/, double /*score*/) override {

@@ -91,6 +91,33 @@ TEST(EventFileTest, ScalarsComeBackAsTheyWere) {
   EXPECT_THAT(ReadScalars(folder.path() / "missing", "Loss"), SizeIs(0));
 }
 
+TEST(EventFileTest, ValuesOfAStepComeBackWhereverTheFolderIs) {
+  const TestFolder folder;
+  const Path missing = folder.path() / "a" / "b";
+  EventWriter writer(missing);
+  writer.AddScalars({{"Loss", 0.5}, {"Rate", 0.25}}, 7);
+  writer.AddScalars({}, 8);
+  for (const auto& [tag, value] : {std::pair("Loss", 0.5), std::pair("Rate", 0.25)}) {
+    const auto found = ReadScalars(missing, tag);
+    ASSERT_THAT(found, SizeIs(1));
+    EXPECT_EQ(found[0].step, 7);
+    EXPECT_EQ(found[0].value, value);
+    EXPECT_GT(found[0].wall_time, 1e9);
+  }
+}
+
+TEST(EventFileTest, CurvesBeginWithStepZero) {
+  TestFolder folder;
+  EventWriter writer(folder.path());
+  writer.AddCurves({{"Loss", {0.5, std::numeric_limits<double>::quiet_NaN(), 0.25}}, {"None", {}}});
+  const auto scalars = ReadScalars(folder.path(), "Loss");
+  ASSERT_THAT(scalars, SizeIs(2));
+  EXPECT_EQ(scalars[0].step, 0);
+  EXPECT_EQ(scalars[1].step, 2);
+  EXPECT_EQ(scalars[1].value, 0.25);
+  EXPECT_THAT(ReadScalars(folder.path(), "None"), SizeIs(0));
+}
+
 TEST(EventFileTest, ExtremeValuesComeBack) {
   CrashFiles disk;
   EventWriter writer("/e", disk);

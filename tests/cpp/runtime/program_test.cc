@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -126,6 +127,26 @@ void ForkAndDie() {
     for (;;) ::pause();
   }
   ::kill(::getpid(), SIGKILL);
+}
+
+/// Pages that a step maps whose memory is that of the steps before it.
+int PagesOfAStep() {
+  const auto faults = [] {
+    rusage used{};
+    ::getrusage(RUSAGE_SELF, &used);
+    return used.ru_minflt;
+  };
+  long before = 0;
+  for (int step = 0; step < 4; ++step) {
+    before = faults();
+    std::vector<std::unique_ptr<char[]>> blocks;
+    for (int i = 0; i < 4; ++i) {
+      blocks.push_back(std::make_unique_for_overwrite<char[]>(20 << 20));
+      for (std::size_t at = 0; at < 20 << 20; at += 4096)
+        static_cast<volatile char*>(blocks.back().get())[at] = 1;
+    }
+  }
+  return static_cast<int>(faults() - before);
 }
 
 using SharedShard = std::shared_ptr<const data::Shard>;
@@ -272,6 +293,12 @@ TEST_F(ProgramTest, WorkersStayWarmAndKeepTheirGroup) {
 
 // The thread sanitizer finds here that a group which ends and one that forms take locks in two
 // orders.
+TEST_F(ProgramTest, MemoryThatAStepFreesIsThereForTheNext) {
+  if (testing::kSanitized) GTEST_SKIP() << "sanitizers have an allocator of their own";
+  Start(1);
+  EXPECT_LT(orca::Run(*context_, {}, PagesOfAStep)[0], 100);  // Of 20,480.
+}
+
 TEST_F(ProgramTest, AGroupFormsAnewWhileSomebodyIsLate) {
   Start(2);
   for (const int world : {2, 3, 2, 3})

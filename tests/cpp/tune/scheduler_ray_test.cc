@@ -118,11 +118,10 @@ TEST(SchedulerRayTest, RungsStopWhatRayStopsOnAThousandTraces) {
 
 /// Also with a scheduler that is made anew from its state before every report.
 void ReplayByName(const Trace& trace, const std::string& name, const std::string& parameters,
-                  Walk first) {
+                  const Walk& walk) {
   const SchedulerOptions options{.maximize = trace.mode == "max"};
   for (const bool restores : {false, true}) {
     if (restores && trace.seed % 10 != 0) continue;
-    Walk walk = first;
     auto scheduler = MakeScheduler(name, parameters, options);
     for (std::int64_t trial = 0; trial < walk.trials(); ++trial) {
       EXPECT_EQ(scheduler->Next(true).kind, Task::Kind::kStart);

@@ -29,6 +29,7 @@ namespace orca::tune {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 constexpr int kSchedules = testing::kSanitized ? 3 : 50;  // For each scheduler.
 constexpr std::int64_t kTrials = 24;
@@ -69,7 +70,8 @@ void RunAll(Study& study, bool together = false) {
       trial.reset();
       if (decision == Decision::kStop || decision == Decision::kPause) break;
       if (together) {
-        trial = study.TellAndAsk(number, value, study.size() < kTrials);
+        const auto next = study.TellAndAsk({{number, value}}, study.size() < kTrials ? 1 : 0);
+        if (!next.empty()) trial = next[0];
       } else {
         study.Tell(number, value);
       }
@@ -314,10 +316,10 @@ TEST_F(OneStudyTest, AnEndAndTheStartBehindItAreOneCommit) {
   {
     Study study(Floats(), Stored());
     const auto first = study.Ask();
-    const auto second = study.TellAndAsk(first->number, 1.0);
-    ASSERT_TRUE(second);
-    EXPECT_EQ(second->number, 1);
-    EXPECT_FALSE(study.TellAndAsk(second->number, std::nan(""), false));
+    const auto second = study.TellAndAsk({{first->number, 1.0}});
+    ASSERT_EQ(second.size(), 1U);
+    EXPECT_EQ(second[0].number, 1);
+    EXPECT_THAT(study.TellAndAsk({{1, std::nan("")}}, 0), IsEmpty());
     EXPECT_EQ(study.At(1).state, TrialState::kFailed);
     EXPECT_EQ(study.Best()->number, 0);
   }
@@ -330,14 +332,41 @@ TEST_F(OneStudyTest, AnEndAndTheStartBehindItAreOneCommit) {
   EXPECT_EQ(events[3].kind, EventKind::kFail);
 }
 
+TEST_F(OneStudyTest, ManyEndsAndStartsAreOneCommit) {
+  std::vector<Point> points;
+  {
+    Study study(Floats(), Stored());
+    auto trials = study.TellAndAsk({}, 3);
+    ASSERT_EQ(trials.size(), 3U);
+    trials = study.TellAndAsk({{2, 2.0}, {0, 0.0}, {1, 1.0}}, 2);
+    ASSERT_EQ(trials.size(), 2U);
+    EXPECT_EQ(trials[1].number, 4);
+    for (const Trial& trial : study.Trials()) points.push_back(trial.point);
+  }
+  const StudyStore store = StudyStore::OpenToRead(folder_.path() / "study.db");
+  const auto events = store.Events(store.Studies()[0].id);
+  ASSERT_EQ(events.size(), 8U);
+  EXPECT_EQ(events[0].time, events[2].time);
+  EXPECT_EQ(events[3].time, events[7].time);  // A commit reads the clock once.
+  Study one_by_one(Floats(), [this] {
+    auto options = Stored();
+    options.storage = {};
+    return options;
+  }());
+  for (const Point& point : points) EXPECT_EQ(one_by_one.Ask()->point, point);
+}
+
 TEST_F(OneStudyTest, AnEndIsStoredWhenThereIsNoNextTrial) {
   const auto options = Stored();
   {
     Study study(Space({Choice("kind", {std::string("a"), true})}), options);
     const auto first = study.Ask();
-    const auto second = study.TellAndAsk(first->number, 1.0);
-    EXPECT_FALSE(study.TellAndAsk(second->number, 2.0));  // All points have been tried.
-    EXPECT_THAT(ErrorOf([&] { study.TellAndAsk(second->number, 2.0); }),
+    const auto second = study.TellAndAsk({{first->number, 1.0}}, 3);
+    ASSERT_EQ(second.size(), 1U);  // There are no more points.
+    EXPECT_THAT(study.TellAndAsk({{second[0].number, 2.0}}), IsEmpty());
+    EXPECT_THAT(ErrorOf([&] {
+                  study.TellAndAsk({{second[0].number, 2.0}});
+                }),
                 IsError(Code::kFailedPrecondition, HasSubstr("not running")));
   }
   Study study(Space({Choice("kind", {std::string("a"), true})}), options);

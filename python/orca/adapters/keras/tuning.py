@@ -35,6 +35,7 @@ class KerasSpec:
     measures_training = True
     """Whether a metric other than the loss can be had without validation data."""
     forget_trials = None
+    make_ahead = None
 
     def __init__(self, model_creator: Callable[[dict[str, Any]], Any]) -> None:
         for name in ("tensorflow", "keras"):

@@ -26,7 +26,7 @@ import torch
 
 import orca
 
-__all__ = ["load_plugin"]
+__all__ = ["load_plugin", "use_kernels"]
 
 _NAME = "_orca_c10d"
 _MINIMUM = (2, 13)
@@ -195,9 +195,13 @@ def _build() -> Path:
     return made
 
 
-def _check_version() -> None:
+def _is_known() -> bool:
     major, minor = (int(part) for part in _torch_version().split(".")[:2])
-    if (major, minor) < _MINIMUM:
+    return (major, minor) >= _MINIMUM
+
+
+def _check_version() -> None:
+    if not _is_known():
         raise ImportError(
             f"orca.distributed needs torch {_MINIMUM[0]}.{_MINIMUM[1]} or newer, this is "
             f"{torch.__version__}; run: pip install -U torch"
@@ -213,9 +217,34 @@ def load_plugin() -> ModuleType:
     if loaded := sys.modules.get(_NAME):
         return loaded
     _check_version()
+    return _load(_found() or _build())
+
+
+def use_kernels() -> None:
+    """Has the engine compute what torch is slow at (``plugins/torch/kernels.h``), where the plugin is built already."""
+    try:
+        if _is_known() and (file := _found() or _built()) is not None:
+            _load(file).use_kernels(True)
+    except ImportError as error:  # Everything works without them.
+        _say(f"torch computes its convolutions itself: {error}")
+
+
+def _found() -> Path | None:
     file = _native_dir() / f"torch-{_torch_version()}" / _file_name()
-    if not file.is_file():
-        file = _build()
+    return file if file.is_file() else None
+
+
+def _built() -> Path | None:
+    folder = _cache_dir()
+    if not folder.is_dir():
+        return None
+    _check_owner(folder.parent)
+    return folder / _file_name()
+
+
+def _load(file: Path) -> ModuleType:
+    if loaded := sys.modules.get(_NAME):
+        return loaded
     spec = importlib.util.spec_from_file_location(_NAME, file)
     if spec is None or spec.loader is None:
         raise ImportError(f"{file} is no Python module; remove it and import again")

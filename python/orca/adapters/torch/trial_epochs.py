@@ -6,7 +6,10 @@ import copy
 import io
 import itertools
 import math
+import os
 import pickle
+import socket
+import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -29,6 +32,7 @@ from orca.automl.metrics import first_not_finite
 from orca.errors import InvalidArgumentError
 from orca.phases import phase
 from orca.pickles import dumps, loads
+from orca.worker import failure_of
 
 if TYPE_CHECKING:
     from orca.adapters.torch.tuning import TorchSpec
@@ -51,9 +55,10 @@ class Order:
         config: Its values.
         seed: Of its random numbers.
         batch_size: Of rows that are cut into batches.
-        source: Of the rows to train on.
+        source: Of the rows to train on; None where ``common`` has it.
         validation: Of those to measure on; None: the mean loss of training is what is measured.
         state: To go on from; None: from what the worker has, or from the beginning.
+        common: Source and validation, packed, where all trials of the search have the same: a worker unpacks them once.
         is_local: Whether the driver is on the worker's machine, and finds what lies in shared memory there.
     """
 
@@ -67,6 +72,7 @@ class Order:
     source: Any
     validation: Any
     state: State | None
+    common: bytes = b""
     is_local: bool = True
 
 
@@ -90,18 +96,33 @@ class Made:
     Attributes:
         value: What it measured; NaN also when what was learned is not finite.
         state: What the trial goes on with.
+        seconds: How long it took.
     """
 
     value: float
     state: State
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Failed:
+    """An epoch that a worker could not make.
+
+    Attributes:
+        failure: What a ``WorkerFailedError`` is made of.
+    """
+
+    failure: dict[str, Any]
 
 
 _trials: OrderedDict[int, _Trial] = OrderedDict()
-_sources: list[Any] = []  # Of the last epoch: the next trial has the same, and finds them mapped.
+# Of the last epoch, with the bytes that they were unpacked from: the next trial has the same, and finds them mapped.
+_sources: list[Any] = []
 
 
 def make(order: Order) -> Made | None:
     """Makes one; None: this worker does not know the trial."""
+    begin = time.monotonic()
     for name in order.ended:
         _trials.pop(name, None)
     trial = _trials.pop(order.name, None)  # Until it is whole again.
@@ -112,12 +133,43 @@ def make(order: Order) -> Made | None:
         trial = _Trial(order)
         if order.state is not None:
             trial.load(order.state)
-    _sources[:] = [order.source, order.validation]
-    value = trial.epoch(order)
+    value = trial.epoch(order, *_sources_of(order))
     while len(_trials) >= _KEPT:
         _trials.popitem(last=False)
     _trials[order.name] = trial
-    return Made(value, trial.state(order.is_local))
+    return Made(value, trial.state(order.is_local), time.monotonic() - begin)
+
+
+def make_all(orders: list[Order]) -> list[Made | Failed]:
+    """Makes whole trials of one epoch, one after the other: nobody goes on with them."""
+    made: list[Made | Failed] = []
+    directory = os.getcwd()  # noqa: PTH109 - a Path takes longer.
+    for order in orders:
+        try:
+            made.append(_made_once(order))
+        except Exception as error:
+            name, message, text, parts = failure_of(error, __file__)
+            who = f"rank 0 ({socket.gethostname()}, process {os.getpid()})"
+            failure = {"text": f"{who} raised {name}: {message}", "rank": 0, "type": name}
+            made.append(Failed(failure | {"traceback": text, "parts": parts}))
+        os.chdir(directory)  # As each would find it alone.
+    return made
+
+
+def _made_once(order: Order) -> Made:
+    begin = time.monotonic()
+    trial = _Trial(order)
+    value = trial.epoch(order, *_sources_of(order))
+    return Made(value, State(trial.weights(order.is_local), None), time.monotonic() - begin)
+
+
+def _sources_of(order: Order) -> tuple[Any, Any]:
+    """Of the rows to train on and to measure on."""
+    if not order.common:
+        _sources[:] = [order.source, order.validation]
+    elif _sources[2:] != [order.common]:
+        _sources[:] = [*loads([order.common], running.shard_home()), order.common]
+    return _sources[0], _sources[1]
 
 
 def forget() -> None:
@@ -208,6 +260,9 @@ class _Trial:
                     "torch.optim.Optimizer"
                 )
         self._is_fused = False
+        # A creator may have left some.
+        groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
+        self._has_gradients = any(p.grad is not None for group in groups for p in group["params"])
         loss = spec.new_loss(order.config)
         if not callable(loss):
             raise InvalidArgumentError(
@@ -237,25 +292,27 @@ class _Trial:
             "global_step": self._steps,
             "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
         }
-        weights: Any = saved(plain_state(self._model))
-        if is_local:
-            weights = shared(weights)
-        return State(weights, packed(rest, is_local=is_local))
+        return State(self.weights(is_local), packed(rest, is_local=is_local))
 
-    def epoch(self, order: Order) -> float:
+    def weights(self, is_local: bool) -> Any:
+        """What ``State`` has of the model."""
+        found = saved(plain_state(self._model))
+        return shared(found) if is_local else found
+
+    def epoch(self, order: Order, source: Any, validation: Any) -> float:
         """Trains once on all rows, and measures."""
         seed_cpu(order.seed + 1 + self.epochs)
         try:
-            value = self._train(order.source.open(order.batch_size, {}, True))
+            value = self._train(source.open(order.batch_size, {}, True))
             self.epochs += 1
-            if order.validation is not None:
-                value = self._measure(order.validation.open(order.batch_size, {}, False))
+            if validation is not None:
+                value = self._measure(validation.open(order.batch_size, {}, False))
         finally:  # They know the data.
             self._suspects.accuse(None, 0, None)
             self._suspects.output = None
         # The last step may have ruined what no loss has seen since. What is not learned, such as a mask, may be infinite.
-        learned = (p for p in self._model.parameters() if p.requires_grad)
-        return value if all(bool(torch.isfinite(p).all()) for p in learned) else math.nan
+        learned = [p.detach() for p in self._model.parameters() if p.requires_grad]
+        return value if _are_finite(learned) else math.nan
 
     def _train(self, feed: Feed) -> float:
         """The mean loss of the rows."""
@@ -293,8 +350,10 @@ class _Trial:
 
         def loss_of_batch() -> torch.Tensor:
             nonlocal weight
-            for optimizer in self._optimizers:
-                optimizer.zero_grad()
+            if self._has_gradients:
+                for optimizer in self._optimizers:
+                    optimizer.zero_grad()
+            self._has_gradients = True
             loss, weight = self._forward(batch, rows)
             loss.backward()
             return loss
@@ -358,6 +417,14 @@ class _Trial:
         return float(np.mean(copy.deepcopy(self._metric)(truth, found)))
 
 
+def _are_finite(parameters: list[torch.Tensor]) -> bool:
+    """Whether all are. A sum is quickly made, and finite only then; it may overflow, which says nothing."""
+    total = sum(parameter.sum().item() for parameter in parameters)
+    if math.isfinite(abs(total)):
+        return True
+    return all(bool(torch.isfinite(parameter).all()) for parameter in parameters)
+
+
 def _array(value: Any) -> Any:
     """A copy: targets are part of their batch's memory, which would stay for all of them."""
     return np.array(value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value)
@@ -371,25 +438,23 @@ def _fuse(optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups if type(optimizer) in _FUSED else ():
         if group.get("fused") is not None or group.get("foreach") is not None:
             continue
-        settings = [value for name, value in group.items() if name != "params"]
         learned = [p for p in group["params"] if p.requires_grad]
         group["fused"] = (
             not group.get("differentiable")
-            and not any(isinstance(value, torch.Tensor) for value in settings)
-            and all(map(_is_plain, learned))
+            and not any(isinstance(value, torch.Tensor) for value in group.values())
+            and all(_is_plain(p) and _is_plain(p.grad) for p in learned)
             # A momentum that some have and others have not is more than it can do.
             and len({optimizer.state.get(p, {}).get("momentum_buffer") is None for p in learned})
             <= 1
         )
 
 
-def _is_plain(parameter: torch.Tensor) -> bool:
-    """Whether its elements and those of its gradient lie one behind the other: a fused step looks at nothing else."""
-    return all(
+def _is_plain(part: torch.Tensor | None) -> bool:
+    """Whether the elements lie one behind the other: a fused step looks at nothing else."""
+    return (
         part is not None
         and part.device.type == "cpu"
         and part.dtype in (torch.float32, torch.float64)
         and part.layout is torch.strided
         and part.is_contiguous()
-        for part in (parameter, parameter.grad)
     )

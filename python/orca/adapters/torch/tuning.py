@@ -32,7 +32,7 @@ from orca.automl.metrics import Evaluator
 from orca.context import current_context
 from orca.data import ArrayStore, Shard
 from orca.data.rows import store_of
-from orca.errors import InvalidArgumentError
+from orca.errors import InvalidArgumentError, WorkerFailedError
 from orca.files import write_content
 from orca.pickles import dumps
 
@@ -85,6 +85,15 @@ class TorchSpec:
                 "optimizer is a creator f(model, config) or the name of a torch optimizer"
             )
 
+    @staticmethod
+    def make_ahead(trials: list[TorchTrial]) -> None:
+        """Has one worker make the first epochs of trials, for when they are asked for."""
+        orders = [trial.order() for trial in trials]
+        threads = trials[0].threads
+        (found,) = running.run(trial_epochs.make_all, (orders,), workers=1, threads=threads)
+        for trial, made in zip(trials, found, strict=True):
+            trial.made = made
+
     def new_model(self, config: dict[str, Any]) -> torch.nn.Module:
         """The model of a configuration."""
         model = self.model_creator(dict(config))
@@ -114,10 +123,17 @@ class TorchSpec:
             )
         if only_check:
             return None
+        if self._creates_loss:
+            return self.loss(dict(config))
+        return self.loss() if isinstance(self.loss, type) else self.loss
+
+    @property
+    def _creates_loss(self) -> bool:
+        """Whether the loss is ``f(config)``."""
+        if isinstance(self.loss, str | torch.nn.Module):
+            return False
         needed = required_arguments(self.loss)
-        if isinstance(self.loss, type) and needed == 0:
-            return self.loss()
-        return self.loss if needed is not None and needed > 1 else self.loss(dict(config))
+        return (needed is None or needed <= 1) and not (isinstance(self.loss, type) and needed == 0)
 
     def named_metric(self, name: str, mode: str | None) -> tuple[Any, str]:
         """The function behind a name, and its direction."""
@@ -147,7 +163,14 @@ class TorchSpec:
         search = trial_epochs.shared(cloudpickle.dumps((self, None if other is None else metric)))
         self.sizes.clear()
         self.sizes.update(train.sizes)
-        return lambda config, seed: TorchTrial(self, config, train, other, search, threads, seed)
+        fixed = None if self._creates_loss else wants_classes(self.new_loss({}))
+
+        def new_trial(config: dict[str, Any], seed: int) -> TorchTrial:
+            config = {**train.sizes, **config}
+            has_classes = wants_classes(self.new_loss(config)) if fixed is None else fixed
+            return TorchTrial(config, train, other, search, threads, seed, has_classes=has_classes)
+
+        return new_trial
 
     def load_best(self, config: dict[str, Any], path: Path) -> torch.nn.Module:
         """The model of a configuration with the weights that a trial saved."""
@@ -188,7 +211,9 @@ class TorchData:
         self._given = data
         self._pickled = b""  # A creator.
         self._lock = threading.Lock()
-        self._stores: dict[bool, ArrayStore] = {}  # By whether integer targets are classes.
+        # By whether integer targets are classes.
+        self._stores: dict[bool, ArrayStore] = {}
+        self._commons: dict[bool, bytes] = {}
         if not self.needs_batch_size:
             if not isinstance(data, DataLoader):
                 dumps(data, (name,))  # Names what cannot be sent.
@@ -225,6 +250,22 @@ class TorchData:
         if isinstance(self._given, DataLoader):
             return LoaderSource(self._given, is_creator=False)
         return LoaderSource(_Creator(self._pickled, config), is_creator=True)
+
+    def common(self, validation: TorchData | None, *, has_classes: bool) -> bytes:
+        """The sources of this and of ``validation``, packed, which is the same in each call; empty: trials have their own."""
+        if not self.needs_batch_size or (validation and not validation.needs_batch_size):
+            return b""
+        with self._lock:
+            packed = self._commons.get(has_classes)
+        if packed is None:
+            mine = self.source({}, has_classes=has_classes)
+            other = validation and validation.source({}, has_classes=has_classes)
+            # Their memory is this object's to hold.
+            parts, _ = dumps((mine, other), home=current_context().native.shards)
+            (packed,) = map(bytes, parts)
+            with self._lock:
+                self._commons[has_classes] = packed
+        return packed
 
     def _store(self, has_classes: bool) -> ArrayStore:
         store = ArrayStore()
@@ -408,30 +449,40 @@ class TorchTrial:
     """One configuration under way.
 
     Args:
-        spec: The model.
         config: Its values.
         data: To train on.
         validation: To measure on; None: the training loss is what is measured.
         search: The pickled spec and metric, for workers.
         threads: Compute threads.
         seed: Of its random numbers.
+        has_classes: Whether targets that are integers are classes.
+
+    Attributes:
+        made: The next epoch, where it was made ahead of who asks for it.
+        seconds: What a worker needed for the last one.
     """
 
     def __init__(
         self,
-        spec: TorchSpec,
         config: dict[str, Any],
         data: TorchData,
         validation: TorchData | None,
         search: Any,
         threads: int,
         seed: int,
+        *,
+        has_classes: bool,
     ) -> None:
-        self._config = {**data.sizes, **config}
-        has_classes = wants_classes(spec.new_loss(self._config))
-        self._source = data.source(self._config, has_classes=has_classes)
-        self._validation = validation and validation.source(self._config, has_classes=has_classes)
-        self._search, self._threads, self._seed = search, threads, seed
+        self._config = config
+        self._source: Any = None
+        self._validation: Any = None
+        self._common = data.common(validation, has_classes=has_classes)
+        if not self._common:
+            self._source = data.source(self._config, has_classes=has_classes)
+            self._validation = validation and validation.source(
+                self._config, has_classes=has_classes
+            )
+        self._search, self.threads, self._seed = search, threads, seed
         # The rest of the data may be rows even if this is not.
         self._batch = int(config["batch_size"]) if data.needs_batch_size else _BATCH
         if self._batch < 1:
@@ -442,22 +493,27 @@ class TorchTrial:
         self._epochs = 0
         self._state: trial_epochs.State | None = None
         self._is_loaded = False  # Whether no worker has seen the state.
+        self.made: trial_epochs.Made | trial_epochs.Failed | None = None
+        self.seconds = 0.0
 
     def epoch(self) -> float:
         """Trains once on all rows; returns the metric."""
+        made, self.made = self.made, None
+        if isinstance(made, trial_epochs.Failed):
+            raise WorkerFailedError(**made.failure)
         knows_nothing = self._is_loaded or running.has_fresh_workers()
-        made = None
-        if self._state is None or not knows_nothing:
-            made = self._order(None)
+        if made is None and (self._state is None or not knows_nothing):
+            made = self._run(self.order())
         if made is None:  # Another worker has made the epoch before.
-            made = self._order(self._state)
+            made = self._run(self.order(self._state))
         assert made is not None
-        self._state, self._is_loaded = made.state, False
+        self._state, self._is_loaded, self.seconds = made.state, False, made.seconds
         self._epochs += 1
         return made.value
 
-    def _order(self, state: trial_epochs.State | None) -> trial_epochs.Made | None:
-        order = trial_epochs.Order(
+    def order(self, state: trial_epochs.State | None = None) -> trial_epochs.Order:
+        """What a worker is told of the next epoch."""
+        return trial_epochs.Order(
             search=self._search,
             name=self._name,
             ended=_ended,
@@ -468,11 +524,14 @@ class TorchTrial:
             source=self._source,
             validation=self._validation,
             state=state,
+            common=self._common,
             is_local=current_context().is_local,
         )
+
+    def _run(self, order: trial_epochs.Order) -> trial_epochs.Made | None:
         found: list[trial_epochs.Made | None]
         try:
-            found = running.run(trial_epochs.make, (order,), workers=1, threads=self._threads)
+            found = running.run(trial_epochs.make, (order,), workers=1, threads=self.threads)
         except InvalidArgumentError:  # By the names that the user knows.
             sources = (self._source, self._validation)
             given = (each.loader if isinstance(each, LoaderSource) else None for each in sources)

@@ -7,6 +7,9 @@ import sys
 import torch
 
 from orca.adapters.torch.devices import may_have_gpus
+from orca.adapters.torch.plugin import use_kernels
+
+use_kernels()  # A nursery imports this, so all workers have them.
 
 
 def begin(threads: int) -> None:

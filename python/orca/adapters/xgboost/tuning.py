@@ -37,6 +37,7 @@ class XGBoostSpec:
 
     measures_training = False
     forget_trials = None
+    make_ahead = None
 
     def __init__(self, builder: XGBoostModelBuilder) -> None:
         self.builder = builder
