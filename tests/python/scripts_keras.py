@@ -231,6 +231,7 @@ def check_functions_measure_and_a_threshold_ends_a_trial() -> None:
         metric_mode="min",
         metric_threshold=0.5,
         search_space={"lr": 0.05},
+        seed=1,
     )
     (trial,) = est.trials
     assert trial.state == "finished"
@@ -282,7 +283,8 @@ def check_data_of_all_kinds_gives_the_same_trial() -> None:
 def check_one_dimension_becomes_a_column() -> None:
     x = np.linspace(-1, 1, 64)
     est = auto("column")
-    est.fit((x, 2 * x), 5, (x, 2 * x), metric="mse", search_space={"lr": 0.3, "batch_size": 8})
+    space = {"lr": 0.3, "batch_size": 8}
+    est.fit((x, 2 * x), 5, (x, 2 * x), metric="mse", search_space=space, seed=1)
     kernel, _ = est.get_best_model().get_weights()
     assert kernel.shape == (1, 1)
     assert kernel[0, 0] == pytest.approx(2, abs=0.1)
@@ -339,6 +341,7 @@ def check_columns_go_to_the_inputs_of_a_model() -> None:
         feature_cols=["a", "b"],
         label_cols="y",
         search_space={"lr": 0.2},
+        seed=1,
     )
     assert est.get_best_trial().value < 0.01
     kernel = est.get_best_model().get_weights()[0][:, 0]

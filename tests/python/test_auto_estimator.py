@@ -142,6 +142,7 @@ def test_losses_of_classes_get_integers(loss: Any, tmp_path: Path) -> None:
         metric="accuracy",
         search_space={"lr": 0.5, "batch_size": 32},
         epochs=3,
+        seed=1,
     )
     assert est.get_best_trial().value > 0.8
 
@@ -182,6 +183,7 @@ def test_creators_of_loaders_names_and_accuracy_as_in_the_seed(tmp_path: Path) -
         n_sampling=2,
         epochs=3,
         metric="accuracy",
+        seed=1,
     )
     assert len(est.trials) == 4
     assert sorted(trial.config["width"] for trial in est.trials) == [8, 8, 16, 16]
@@ -540,6 +542,7 @@ def test_a_threshold_ends_a_trial(tmp_path: Path) -> None:
         metric_mode="min",
         metric_threshold=0.05,
         search_space={"lr": 0.1, "batch_size": 32},
+        seed=1,
     )
     (trial,) = est.trials
     assert trial.state == "finished"
@@ -671,7 +674,7 @@ def test_the_old_roots_have_it(root: str, tmp_path: Path) -> None:
     est = module.AutoEstimator.from_torch(
         model_creator=linear, optimizer="SGD", loss="MSELoss", logs_dir=str(tmp_path)
     )
-    est.fit(rows(), validation_data=rows(64), metric="r2", search_space=SPACE)
+    est.fit(rows(), validation_data=rows(64), metric="r2", search_space=SPACE, seed=1)
     assert est.get_best_config()["lr"] == 0.1
 
 

@@ -243,6 +243,7 @@ def test_one_column_of_numbers_is_a_feature(tmp_path: Path) -> None:
         feature_cols="x",
         label_cols="y",
         epochs=20,
+        seed=1,
     )
     assert est.get_best_model().weight.item() == pytest.approx(3, abs=0.05)
 
