@@ -60,6 +60,12 @@ std::optional<OrcaConvolution> ShapeOf(const at::Tensor& input, const at::Tensor
   return shape;
 }
 
+std::array<int64_t, 4> OutputOf(const OrcaConvolution& shape) {
+  return {shape.images, shape.out_channels,
+          shape.height + 2 * shape.pad_height - shape.kernel_height + 1,
+          shape.width + 2 * shape.pad_width - shape.kernel_width + 1};
+}
+
 /// The same for images `begin` to `end`.
 OrcaConvolution Part(OrcaConvolution shape, int64_t begin, int64_t end) {
   shape.images = end - begin;
@@ -82,10 +88,7 @@ at::Tensor Convolve(const at::Tensor& input, const at::Tensor& weight,
   if (!shape || (has_bias && bias->size(0) != shape->out_channels))
     return at::compositeexplicitautograd::convolution(input, weight, bias, stride, padding,
                                                       dilation, transposed, output_padding, groups);
-  at::Tensor output = at::empty({shape->images, shape->out_channels,
-                                 shape->height + 2 * shape->pad_height - shape->kernel_height + 1,
-                                 shape->width + 2 * shape->pad_width - shape->kernel_width + 1},
-                                input.options());
+  at::Tensor output = at::empty(OutputOf(*shape), input.options());
   const int64_t in = input.stride(0);
   const int64_t out = output.stride(0);
   at::parallel_for(0, shape->images, 1, [&](int64_t begin, int64_t end) {
@@ -105,10 +108,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> ConvolveBackward(
     at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding, int64_t groups,
     std::array<bool, 3> wanted) {
   const auto shape =
-      given_gradient.scalar_type() == at::kFloat && given_gradient.dim() == 4
+      given_gradient.scalar_type() == at::kFloat
           ? ShapeOf(input, weight, {stride, padding, dilation, transposed, output_padding, groups})
           : std::nullopt;
-  if (!shape)
+  if (!shape || given_gradient.sizes() != at::IntArrayRef(OutputOf(*shape)))
     return at::compositeexplicitautograd::convolution_backward(
         given_gradient, input, weight, bias_sizes, stride, padding, dilation, transposed,
         output_padding, groups, wanted);

@@ -19,6 +19,7 @@ from orca.adapters.torch.plugin import load_plugin
 def plugin() -> Iterator[Any]:
     found = load_plugin()
     threads = torch.get_num_threads()
+    torch.manual_seed(1)
     yield found
     torch.set_num_threads(threads)
     found.use_kernels(False)
@@ -127,6 +128,26 @@ def test_a_convolution_that_torch_refuses_is_refused_in_its_words(plugin):
         F.conv2d(torch.ones(1, 1, 2, 2), torch.ones(6, 1, 3, 3))
     with pytest.raises(RuntimeError, match="bias"):
         F.conv2d(torch.ones(1, 1, 8, 8), torch.ones(6, 1, 3, 3), torch.ones(5))
+
+
+def test_a_gradient_of_another_shape_is_refused(plugin):
+    x, weight = torch.ones(2, 1, 12, 12), torch.ones(6, 1, 3, 3)
+    plugin.use_kernels(True)
+    for shape in ((2, 6, 9, 10), (1, 6, 10, 10), (2, 5, 10, 10), (6, 10, 10)):
+        with pytest.raises(RuntimeError):
+            torch.ops.aten.convolution_backward(
+                torch.ones(shape),
+                x,
+                weight,
+                [6],
+                [1, 1],
+                [0, 0],
+                [1, 1],
+                False,
+                [0, 0],
+                1,
+                [True, True, True],
+            )
 
 
 def test_gradients_of_gradients(plugin):
