@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <stdexcept>
 #include <thread>
@@ -111,19 +113,25 @@ TEST_F(LoopTest, TheThreadRunsTheLoopWhenAnAnswerIsAwaited) {
 }
 
 TEST_F(LoopTest, TheThreadTakesTheLoopBackWhoeverHadItLast) {
-  Caller a(thread_);
-  Caller b(thread_);
-  auto [first, second] = Sorted(a, b);
-  // So long that the thread sleeps until it is told.
-  const Deadline kept = Deadline::After(std::chrono::milliseconds(60));
-  while (!kept.Passed()) Call([] {});
-  Call([caller = first] { caller->has_news = true; });
-  first->thread.join();
-  Call([caller = second] { caller->has_news = true; });
-  second->thread.join();
-  const auto begin = Loop::Clock::now();
-  Call([] {});
-  EXPECT_LT(Loop::Clock::now() - begin, std::chrono::milliseconds(700));
+  // A thread that nobody tells would sleep for a second each time; a busy machine is slow now and
+  // then.
+  Loop::Clock::duration least = minutes(1);
+  for (int round = 0; round < 10 && least > std::chrono::milliseconds(700); ++round) {
+    Caller a(thread_);
+    Caller b(thread_);
+    auto [first, second] = Sorted(a, b);
+    // So long that the thread sleeps until it is told.
+    const Deadline kept = Deadline::After(std::chrono::milliseconds(60));
+    while (!kept.Passed()) Call([] {});
+    Call([caller = first] { caller->has_news = true; });
+    first->thread.join();
+    Call([caller = second] { caller->has_news = true; });
+    second->thread.join();
+    const auto begin = Loop::Clock::now();
+    Call([] {});
+    least = std::min(least, Loop::Clock::now() - begin);
+  }
+  EXPECT_LT(least, std::chrono::milliseconds(700));
 }
 
 TEST_F(LoopTest, ALoopThatHasEndedIsRunByNobody) {
