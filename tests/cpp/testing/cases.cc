@@ -9,6 +9,8 @@
 #include <random>
 #include <set>
 
+#include "testing/seed.h"
+
 namespace orca::testing {
 
 using comm::Bytes;
@@ -101,7 +103,8 @@ std::vector<Case> CoverPairs(std::vector<Case> cases, std::uint64_t seed) {
 std::vector<Case> Affordable(int world, std::vector<Case> cases, std::uint64_t seed) {
   if (world <= 4 || std::getenv("ORCA_ALL_CASES") != nullptr) return cases;
   std::mt19937_64 random(seed + static_cast<std::uint64_t>(world));
-  std::erase_if(cases, [&](const Case&) { return random() % 8 != 0; });
+  constexpr int kOneOf = kSanitized ? 16 : 8;
+  std::erase_if(cases, [&](const Case&) { return random() % kOneOf != 0; });
   return cases;
 }
 
