@@ -15,7 +15,7 @@ from orca.learn.pytorch import Estimator
 from orca.learn.trigger import EveryEpoch
 
 pytestmark = pytest.mark.slow
-PROGRAM = Path(__file__).parents[2] / "build/release/tests/cpp/nn_estimator_test"
+PROGRAM = Path(__file__).parents[2] / "build/release/tests/cpp/nn_tests"
 OPTIONS = {"lr": 0.01, "amsgrad": True, "weight_decay": 0.01}
 
 

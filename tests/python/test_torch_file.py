@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-PROGRAMS = Path(__file__).parents[2] / "build/release/tests/cpp"
+PROGRAM = Path(__file__).parents[2] / "build/release/tests/cpp/io_tests"
 DTYPES = [
     *[torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.bool, torch.complex64],
     *[torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32],
@@ -19,10 +19,9 @@ DTYPES = [
 ]
 
 
-def run_program(name: str, *arguments: str | Path) -> None:
-    program = PROGRAMS / name
-    assert program.exists(), f"{program} is missing; run tools/build.sh release {name}"
-    done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=120)
+def run_program(*arguments: str | Path) -> None:
+    assert PROGRAM.exists(), f"{PROGRAM} is missing; run tools/build.sh release io_tests"
+    done = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=120)
     if done.returncode != 0:
         raise RuntimeError(done.stderr)
 
@@ -30,7 +29,7 @@ def run_program(name: str, *arguments: str | Path) -> None:
 def rewrite(source: Path) -> Path:
     """What the engine makes of a file: it reads it and writes a new one."""
     target = source.with_suffix(".rewritten")
-    run_program("io_torch_file_test", "rewrite", source, target)
+    run_program("rewrite", source, target)
     return target
 
 
@@ -200,7 +199,7 @@ def test_damage_of_a_file_of_torch_is_found(tmp_path):
 @pytest.mark.slow
 def test_f41_torch_loads_a_tensor_of_more_than_four_gigabytes(tmp_path):
     path = tmp_path / "huge.pt"
-    run_program("io_torch_file_huge_test", "write", path)
+    run_program("write-huge", path)
     found = torch.load(path, weights_only=True, mmap=True)
     assert found["big"].nbytes == 2**32 + 4096
     assert found["big"][-1] == 0

@@ -8,6 +8,7 @@
 #include "io/folder.h"
 #include "io/torch_parser.h"
 #include "orca/core/unique_fd.h"
+#include "testing/main.h"
 #include "testing/seed.h"
 
 namespace orca::io {
@@ -54,15 +55,11 @@ TEST(TorchFileHugeTest, F41ATensorOfMoreThanFourGigabytesComesBack) {
   EXPECT_THAT(ViewAs<std::uint8_t>(file.value.Find("last")->tensor), ElementsAre(1, 2, 3));
 }
 
+// For tests of Python: leaves the file OUT.
+const orca::testing::Command write_huge("write-huge", [](std::span<char* const> arguments) {
+  WriteHuge(arguments[0]);
+  return ::testing::Test::HasFailure() ? 1 : 0;
+});
+
 }  // namespace
 }  // namespace orca::io
-
-// "write OUT" leaves the file, for torch to read it.
-int main(int argc, char** argv) {
-  ::testing::InitGoogleMock(&argc, argv);
-  if (argc == 3 && std::string(argv[1]) == "write") {
-    orca::io::WriteHuge(argv[2]);
-    return ::testing::Test::HasFailure() ? 1 : 0;
-  }
-  return RUN_ALL_TESTS();
-}

@@ -14,6 +14,7 @@
 #include "io/zip_file.h"
 #include "net/expect_error.h"
 #include "testing/crash_files.h"
+#include "testing/main.h"
 #include "testing/seed.h"
 
 namespace orca::io {
@@ -364,21 +365,16 @@ TEST_F(TorchFileTest, AFullDiskLeavesTheOldFile) {
   EXPECT_THAT(disk_.List("/"), ElementsAre("t.pt"));
 }
 
+// For tests of Python: reads the file IN and writes it to OUT.
+const orca::testing::Command rewrite("rewrite", [](std::span<char* const> arguments) {
+  try {
+    WriteTorchFile(arguments[1], ReadTorchFile(arguments[0]).value);
+    return 0;
+  } catch (const Error& error) {
+    std::fprintf(stderr, "%s: %s\n", CodeName(error.code()), error.what());
+    return 1;
+  }
+});
+
 }  // namespace
 }  // namespace orca::io
-
-// "rewrite IN OUT" reads a file and writes what it found, for comparisons with torch itself.
-int main(int argc, char** argv) {
-  if (argc == 4 && std::string(argv[1]) == "rewrite") {
-    try {
-      const orca::io::TorchFile file = orca::io::ReadTorchFile(argv[2]);
-      orca::io::WriteTorchFile(argv[3], file.value);
-      return 0;
-    } catch (const orca::Error& error) {
-      std::fprintf(stderr, "%s: %s\n", orca::CodeName(error.code()), error.what());
-      return 1;
-    }
-  }
-  ::testing::InitGoogleMock(&argc, argv);
-  return RUN_ALL_TESTS();
-}

@@ -18,6 +18,7 @@
 #include "orca/io/array_file.h"
 #include "orca/io/event_file.h"
 #include "orca/io/torch_file.h"
+#include "testing/main.h"
 
 namespace orca::nn {
 namespace {
@@ -795,8 +796,8 @@ TEST_F(EstimatorTest, WhatIsMissingIsSaid) {
   says([&] { estimator.Load(folder_ / "nested"); }, "first.weight");
 }
 
-// For tests/python: "interop FOLDER" goes on with what Python left as FOLDER/python, and leaves
-// FOLDER/cpp (another one) and FOLDER/net.pt; x.npy and y.npy are the rows.
+// Goes on with what Python left as FOLDER/python, and leaves FOLDER/cpp (another one) and
+// FOLDER/net.pt; x.npy and y.npy are the rows.
 void GoOn(const std::filesystem::path& folder) {
   const auto context = Context::Start({.agent = ORCA_TEST_AGENT});
   Estimator estimator(*context, {.model = MakeNet,
@@ -817,15 +818,11 @@ void GoOn(const std::filesystem::path& folder) {
   estimator.Save(folder / "net.pt");
 }
 
+// For tests of Python.
+const orca::testing::Command interop("interop", [](std::span<char* const> arguments) {
+  GoOn(arguments[0]);
+  return 0;
+});
+
 }  // namespace
 }  // namespace orca::nn
-
-int main(int argc, char** argv) {
-  orca::Init(argc, argv);
-  if (argc == 3 && std::string_view(argv[1]) == "interop") {
-    orca::nn::GoOn(argv[2]);
-    return 0;
-  }
-  ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
-}

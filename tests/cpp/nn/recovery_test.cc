@@ -1,5 +1,4 @@
 // Workers of the C++ Estimator that die while they train: the weights are the same to the last bit.
-// This program is its own nursery: see main.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -27,6 +26,11 @@ constexpr int kMarks = 6;  // rows whose worker may die, in steps 1, 3, 5, 7, 9 
 
 // --- what runs on the workers
 
+// Workers have the driver's.
+const int folder_is_set =
+    ::setenv("ORCA_TEST_FOLDER",
+             (fs::temp_directory_path() / ("orca-nn-recovery-" + std::to_string(::getpid()))).c_str(),
+             /*overwrite=*/0);
 fs::path Folder() { return std::getenv("ORCA_TEST_FOLDER"); }
 double MarkOf(int number) { return 3.25 + number / 1024.0; }
 
@@ -373,12 +377,3 @@ TEST_F(RecoveryTest, EvaluateAndPredictBeginAnew) {
 
 }  // namespace
 }  // namespace orca::nn
-
-int main(int argc, char** argv) {
-  const auto folder =
-      std::filesystem::temp_directory_path() / ("orca-nn-recovery-" + std::to_string(::getpid()));
-  ::setenv("ORCA_TEST_FOLDER", folder.c_str(), 0);  // Workers have the driver's.
-  orca::Init(argc, argv);
-  ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
-}

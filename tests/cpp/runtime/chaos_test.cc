@@ -140,9 +140,3 @@ TEST(ChaosTest, F01F05F20EveryScheduleEndsAndNamesTheGuilty) {
 
 }  // namespace
 }  // namespace orca
-
-int main(int argc, char** argv) {
-  orca::Init(argc, argv);
-  ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
-}

@@ -249,9 +249,3 @@ TEST_F(JoinTest, F16AnAgentWithAnotherSecretIsRefused) {
 
 }  // namespace
 }  // namespace orca
-
-int main(int argc, char** argv) {
-  orca::Init(argc, argv);
-  ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
-}

@@ -615,9 +615,3 @@ TEST_F(ProgramTest, AShardThatIsNotInTheContextIsRefused) {
 
 }  // namespace
 }  // namespace orca
-
-int main(int argc, char** argv) {
-  orca::Init(argc, argv);
-  ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
-}

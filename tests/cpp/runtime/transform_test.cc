@@ -80,9 +80,3 @@ TEST(TransformTest, F36AnErrorNamesTheShard) {
 
 }  // namespace
 }  // namespace orca
-
-int main(int argc, char** argv) {
-  orca::Init(argc, argv);
-  ::testing::InitGoogleTest(&argc, argv);
-  return RUN_ALL_TESTS();
-}
