@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup build demo demo-cpp test check lint format bench asan tsan chaos fuzz spark35 hdfs docs install clean
+.PHONY: help setup build demo demo-cpp test test-long fresh check lint format bench asan tsan chaos fuzz spark35 hdfs docs install clean
 
 export ORCA_START := $(or $(ORCA_START),$(shell date +%s))
 unexport PYTHONDONTWRITEBYTECODE PYTHONHOME PYTHONPATH
@@ -12,7 +12,7 @@ PYTHON := .venv/bin/python
 
 help: ## this list
 	@echo "make demo and make test do all the set-up (packages by apt, .venv, build/)."
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' Makefile
 
 setup: ## install distribution packages and the Python environment of versions/
 	@tools/setup.sh
@@ -20,14 +20,22 @@ setup: ## install distribution packages and the Python environment of versions/
 build: setup ## engine, Python module and torch plugin (release) in build/release
 	@tools/build.sh release
 
-demo: build ## train LeNet on Fashion-MNIST with an Estimator, one worker a core
+demo: setup ## train LeNet on Fashion-MNIST with an Estimator, one worker per core
+	@tools/build.sh release python_package
 	@$(PYTHON) tools/demo.py
 
-demo-cpp: build ## the same with the Estimator of C++, built against the installed package
+demo-cpp: setup ## the same with the Estimator of C++, built against the installed package
+	@tools/build.sh release python_package cxx_package
 	@$(PYTHON) tools/demo.py --cpp
 
-test: setup ## everything that must pass: lint, C++, Python, package, sanitizers, fuzz corpus
-	@$(PYTHON) tools/run_tests.py all
+test: setup ## lint, C++, Python, package (FULL=1: also sanitizers, and a fifth of the long tests)
+	@$(PYTHON) tools/run_tests.py $(if $(FULL),full,all)
+
+test-long: build ## the long tests; what passed for this tree is not run again (LONG=--again: all)
+	@$(PYTHON) tools/test_long.py $(LONG)
+
+fresh: ## .ci/run in a fresh clone of HEAD; notes in build/passed that this tree passed
+	@tools/fresh.sh
 
 check: setup ## the everyday loop: build, fast tests, quick lint (under 2 minutes)
 	@$(PYTHON) tools/run_tests.py check
@@ -63,7 +71,8 @@ bench: build ## benchmarks against their peers (BENCH="--only ddp" for some)
 docs: setup ## check the links and commands that the documents name
 	@$(PYTHON) tools/check_docs.py
 
-install: build ## headers, library and CMake package into PREFIX (/usr/local)
+install: setup ## headers, library and CMake package into PREFIX (/usr/local)
+	@tools/build.sh release cxx_package
 	@cmake --install build/release --prefix $(PREFIX)
 
 clean: ## remove build/ (.venv stays)

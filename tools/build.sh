@@ -8,7 +8,7 @@ shift
 tree=$ROOT/build/$preset
 options=()
 case $preset in
-  release) options=(-DPython_EXECUTABLE="$PYTHON") ;;
+  release | lint) options=(-DPython_EXECUTABLE="$PYTHON") ;;
   # Line numbers are enough for a sanitizer's stacks, and this compiles in less than half the time.
   *) options=(-DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1 -DNDEBUG") ;;
 esac

@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+# Units of the long tests (test_long.py) and the schedules in each.
+LONG = [("stores", 4, 2_000), ("agent", 2, 500), ("torch", 10, 50)]
 PYTEST = [str(ROOT / ".venv/bin/python"), "-m", "pytest", "-q", "-s", "--show-capture=no"]
 
 
@@ -27,8 +29,8 @@ def shares(count: int) -> dict[str, int]:
 def commands() -> dict[str, list[str]]:
     programs = ROOT / "build/release/tests/cpp"
     return {
-        "stores": [str(programs / "learn_recovery_test"), "--gtest_filter=*ChangeNoBit"],
-        "agent": [str(programs / "runtime_chaos_test")],
+        "stores": [str(programs / "learn_mutant_tests"), "--gtest_filter=Recovery.*ChangeNoBit"],
+        "agent": [str(programs / "runtime_tests"), "--file=chaos"],
         "torch": [*PYTEST, "tests/python/test_schedules.py"],
     }
 

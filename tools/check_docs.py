@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
-COMMAND = re.compile(r"(?:`|^\s*(?:\$ )?)make ([a-z]+)\b")
+COMMAND = re.compile(r"(?:`|^\s*(?:\$ )?)make ([a-z0-9-]+)")
 
 
 def documents(root: Path) -> list[Path]:
@@ -18,7 +18,7 @@ def documents(root: Path) -> list[Path]:
 
 
 def check(root: Path) -> Iterator[str]:
-    targets = set(re.findall(r"^([a-z]+):", (root / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z0-9-]+):", (root / "Makefile").read_text(), re.MULTILINE))
     for document in documents(root):
         for number, line in enumerate(document.read_text().splitlines(), 1):
             where = f"{document.relative_to(root)}:{number}"

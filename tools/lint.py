@@ -25,7 +25,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 BIN = ROOT / ".venv/bin"
-DATABASE = ROOT / "build/release/compile_commands.json"
+DATABASE = ROOT / "build/lint/compile_commands.json"
 # A file that includes torch takes clang-tidy minutes.
 NO_TIDY = ("plugins/", "src/nn/", "tests/cpp/nn/", "examples/cpp/fashion_mnist.cc")
 
@@ -86,7 +86,7 @@ def tidy_files(database: dict[str, dict]) -> list[str]:
 
 def check_tidy() -> tuple[bool, str]:
     if not DATABASE.exists():
-        return False, "build/release/compile_commands.json is missing; run 'make build'"
+        return False, "build/lint/compile_commands.json is missing; run 'make lint'"
     database = {}
     for entry in json.loads(DATABASE.read_text()):
         file = Path(entry["file"])

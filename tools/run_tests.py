@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs the stages of `make test` (all), `make check`, `make lint`, `make asan` and `make tsan`.
+"""Runs the stages of `make test` (all, full), `make check`, `make lint`, `make asan` and `make tsan`.
 
 Stops at the first stage that fails (KEEP_GOING=1: goes on) and always ends with the runners'
 closing lines, what was skipped and why, and the minutes of each stage.
@@ -25,7 +25,7 @@ PYTHON = str(ROOT / ".venv/bin/python")
 PYTEST_CLOSING = re.compile(r"^(=+ )?(\d+ \w+|no tests ran)(, \d+ \w+)* in \d+.*s")
 CTEST_CLOSING = re.compile(r"^\d+% tests passed, .*out of \d+$")
 PYTEST_SKIP = re.compile(r"^SKIPPED \[(\d+)\] .*")
-TWO_FILES = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "--durations=25")
+LONG_TESTS = re.compile(r"^long tests: \d+ of \d+ passed")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 # As in lib.sh: what the release build has compiled need not be compiled again for the packages.
@@ -49,7 +49,7 @@ class Stage:
     remedy: str
     environment: dict[str, str] = field(default_factory=dict)
     preset: str = ""  # of a ctest run
-    beside: list[str] = field(default_factory=list)  # gets what the command leaves of the cores
+    beside: list[str] = field(default_factory=list)  # ends with the command
     minutes: float | None = None
     failed: bool = False
     closing: list[str] = field(default_factory=list)
@@ -102,6 +102,12 @@ def ctest(preset: str, *options: str) -> Stage:
     )
 
 
+def files_at_a_time() -> tuple[str, ...]:
+    """Options of pytest: most of their time tests wait."""
+    workers = 2 * len(os.sched_getaffinity(0))
+    return ("-n", str(workers), "--dist", "loadfile", "--no-loadscope-reorder", "--durations=25")
+
+
 def pytest(name: str, *arguments: str) -> Stage:
     return Stage(
         name,
@@ -120,7 +126,7 @@ def lint(*arguments: str) -> Stage:
 
 def configure() -> Stage:
     return Stage(
-        "configure", ["tools/build.sh", "release", "--configure-only"], "read the message of cmake"
+        "configure", ["tools/build.sh", "lint", "--configure-only"], "read the message of cmake"
     )
 
 
@@ -133,27 +139,42 @@ def stages(mode: str) -> list[Stage]:
         return [
             build("release"),
             lint("--quick"),
-            ctest("release", "-LE", "slow"),
-            pytest("Python", "-m", "not slow", "-q", "tests/python", "tests/tools"),
+            ctest("release", "-LE", "slow|long"),
+            pytest("Python", "-m", "not slow and not long", "-q", "tests/python", "tests/tools"),
         ]
-    return [
+    python = pytest(
+        "Python", *files_at_a_time(), "-m", "not alone and not long", "tests/python", "tests/tools"
+    )
+    # These wait, too, but must not be kept waiting.
+    alone = pytest("Python alone", "-m", "alone and not long", "tests/python")
+    package = replace(pytest("package", "-m", "not long", "tests/package"), environment=COMPILERS)
+    fast = [
         configure(),
         lint(),
-        build("release"),
-        ctest("release"),
-        # Two files at a time: most of their time they wait.
-        pytest("Python", *TWO_FILES, "-m", "not alone", "tests/python", "tests/tools"),
-        # These wait, too, but must not be kept waiting.
-        replace(
-            pytest("Python alone", "-m", "alone", "tests/python"),
-            beside=["tools/build.sh", "asan"],
-        ),
-        replace(pytest("package", "tests/package"), environment=COMPILERS),
-        build("asan"),
-        ctest("asan"),
-        build("tsan"),
-        ctest("tsan"),
+        replace(build("release"), beside=["tools/environments.sh"]),
+        ctest("release", "-LE", "long"),
+        python,
+        alone,
+        package,
     ]
+    if mode == "all":
+        return fast
+    # The sanitizers' builds get what tests leave of the cores.
+    for stage in (fast[3], python, alone, package):
+        stage.beside = [
+            "chrt",
+            "--idle",
+            "0",
+            "bash",
+            "-c",
+            "tools/build.sh asan && tools/build.sh tsan",
+        ]
+    share = Stage(
+        "long tests",
+        [PYTHON, "tools/test_long.py", "--share", "5"],
+        "run the command it names again",
+    )
+    return [*fast, build("asan"), ctest("asan"), build("tsan"), ctest("tsan"), share]
 
 
 def read_cases(stage: Stage) -> None:
@@ -179,13 +200,13 @@ def read_cases(stage: Stage) -> None:
 
 
 @contextmanager
-def idle(command: list[str]) -> Iterator[None]:
-    """Runs a command that gives way to all others, and ends it if it has not ended by then: ninja goes on later."""
+def running(command: list[str]) -> Iterator[None]:
+    """Runs a command and ends it if it is still running at the end: builds resume later."""
     if not command:
         yield
         return
     with subprocess.Popen(
-        ["chrt", "--idle", "0", *command],
+        command,
         cwd=ROOT,
         env={**CACHE_ENVIRONMENT, **os.environ},
         stdin=subprocess.DEVNULL,
@@ -215,7 +236,7 @@ def run(stage: Stage) -> None:
     try:
         with (
             log.open("w") as copy,
-            idle(stage.beside),
+            running(stage.beside),
             subprocess.Popen(
                 stage.command,
                 cwd=ROOT,
@@ -235,6 +256,7 @@ def run(stage: Stage) -> None:
                 if (
                     PYTEST_CLOSING.match(plain)
                     or CTEST_CLOSING.match(plain)
+                    or LONG_TESTS.match(plain)
                     or plain.startswith("lint: ")
                 ):
                     stage.closing = [plain]

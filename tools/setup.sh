@@ -68,9 +68,9 @@ setup_venv() {
     "check the network and the disk (7 GB), then run again: what was downloaded is kept" \
     env UV_LINK_MODE="${UV_LINK_MODE:-hardlink}" "$VENV/bin/uv" pip install --python "$PYTHON" \
     -r "$ROOT/versions/requirements.txt"
-  # Packages bring a few files for other Python versions that cannot be compiled.
-  step bytecode "compiling Python packages once, so that imports are quick" "report this" \
-    bash -c '"$0" -m compileall -q -j "$(nproc)" "$1" || true' "$PYTHON" "$VENV/lib"
+  # All of them would take a minute; Python compiles the others when they are first imported.
+  step bytecode "first import of torch" "read the error: the packages do not fit together" \
+    "$PYTHON" -c 'import torch, torch.distributed, torchvision, numpy'
   site=$(echo "$VENV"/lib/python3*/site-packages)
   echo "$ROOT/python" >"$site/orca-dev.pth"
   echo "$key" >"$stamp"

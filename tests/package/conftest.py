@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,12 +26,26 @@ def prefix(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory):
-    """A wheel, built with the tools of .venv: the compiler's cache knows their paths."""
+    """A wheel of the release build. Builds from the sources are long tests."""
     path = tmp_path_factory.mktemp("wheel")
+    for name in ("pyproject.toml", "README.md", "LICENSE", "VERSION"):
+        shutil.copy(ROOT / name, path)
+    # What cmake installs there is not left out here.
+    project = path / "pyproject.toml"
+    project.write_text(re.sub(r"(?m)^sdist\.exclude = .*$", "", project.read_text()))
+    unwanted = shutil.ignore_patterns("_native", "__pycache__")
+    shutil.copytree(ROOT / "python", path / "python", ignore=unwanted)
+    native = path / "python/orca/_native"
+    release = ROOT / "build/release"
+    run("cmake", "--install", release, "--component", "python", "--prefix", native)
+    # A wheel has no links (cmake/install.cmake).
+    (link,) = (file for file in native.iterdir() if file.is_symlink())
+    link.resolve().replace(link)
     environment = clean_environment(VIRTUAL_ENV=str(ROOT / ".venv"))
     command = ("build", "-q", "--wheel", "--no-build-isolation", "--python", sys.executable)
-    run(UV, *command, "-o", path, ROOT, env=environment)
-    (file,) = path.glob("orca_ml-*.whl")
+    settings = ("-C", "wheel.cmake=false", "-C", "wheel.platlib=true")
+    run(UV, *command, *settings, "-o", path / "dist", path, env=environment)
+    (file,) = (path / "dist").glob("orca_ml-*.whl")
     return file
 
 

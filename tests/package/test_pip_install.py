@@ -14,9 +14,6 @@ import pytest
 
 from installed import ROOT, Venv, clean_environment, pins
 
-# The first one that needs the wheel builds the engine.
-pytestmark = pytest.mark.timeout(900)
-
 # One process a rank; the ranks meet in a directory.
 ALLREDUCE = textwrap.dedent(
     """
@@ -52,10 +49,10 @@ DDP = textwrap.dedent(
 
 
 @pytest.fixture(scope="module")
-def bare(tmp_path_factory):
-    """An empty environment after `pip install .`."""
+def bare(wheel, tmp_path_factory):
+    """An empty environment after an installation of the wheel."""
     venv = Venv(tmp_path_factory.mktemp("bare") / "venv")
-    venv.install(ROOT)
+    venv.install(wheel)
     return venv
 
 
@@ -88,13 +85,6 @@ def test_it_installs_and_imports_without_a_framework(bare):
     assert listed.stdout.strip() == version
 
 
-def test_the_import_is_quick(bare):
-    code = "import time; s = time.perf_counter(); import orca; print(time.perf_counter() - s)"
-    seconds = min(float(bare.run("-c", code).stdout) for _ in range(5))
-    # The goal is 0.2 s; other processes may be busy here.
-    assert seconds < 0.5
-
-
 def test_two_processes_reduce_numpy_arrays(bare, tmp_path):
     done = bare.run(write(tmp_path, "allreduce.py", ALLREDUCE), timeout=90)
     assert sorted(done.stdout.splitlines()[-2:]) == ["rank 0 has the sum", "rank 1 has the sum"]
@@ -117,23 +107,12 @@ def test_the_first_import_beside_torch_builds_the_plugin_once(wheel, tmp_path):
         XDG_CACHE_HOME=str(tmp_path / "cache"), OMP_NUM_THREADS="1", CCACHE_DISABLE="1"
     )
 
-    def seconds():
-        # Less the time of torch, which the first import compiles to bytecode.
-        code = """
-import time, torch, torch.distributed
-start = time.perf_counter()
-import orca.distributed
-print(time.perf_counter() - start)
-"""
-        done = venv.run("-c", code, env=environment)
-        *said, took = done.stdout.splitlines()
-        return float(took), [line for line in said if "orca" in line]
+    def said():
+        done = venv.run("-c", "import orca.distributed", env=environment)
+        return [line for line in done.stdout.splitlines() if "orca" in line]
 
-    first, said = seconds()
-    assert "building the torch plugin" in "\n".join(said)
-    again, said = seconds()
-    assert said == []
-    assert again < min(2.0, first / 2), (first, again)
+    assert "building the torch plugin" in "\n".join(said())
+    assert said() == []
 
     script = write(tmp_path, "ddp.py", DDP)
     launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script)
@@ -154,9 +133,11 @@ def newer_python():
     return None
 
 
-@pytest.mark.slow
-def test_it_builds_on_python_3_12(tmp_path):
-    python = newer_python()
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("version", ["3.11", "3.12"])
+def test_pip_builds_it_from_its_sources(version, tmp_path):
+    python = "/usr/bin/python3" if version == "3.11" else newer_python()
     if python is None:
         pytest.skip("no Python 3.12 with headers here")
     venv = Venv(tmp_path / "venv", python)

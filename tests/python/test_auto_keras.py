@@ -15,6 +15,7 @@ import pytest
 
 import orca
 import orca.adapters.keras.names
+from environments import fetched
 
 pytestmark = pytest.mark.slow
 
@@ -28,17 +29,7 @@ CHECKS = re.findall(r"^def (check_\w+)", SCRIPTS.read_text(), re.MULTILINE)
 @pytest.fixture(scope="session")
 def environment() -> dict[str, str]:
     """With the packages of versions/keras.txt, which are fetched once."""
-    folder = ROOT / ".venvs" / "keras"
-    wanted = ROOT / "versions" / "keras.txt"
-    ready = folder / "ready"
-    if not ready.exists() or ready.read_text() != wanted.read_text():
-        install = ["-m", "uv", "pip", "install", "-q", "--python", sys.executable]
-        command = [sys.executable, *install, "--target", str(folder), "-r", str(wanted)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=290)
-        if "Failed to fetch" in done.stderr:
-            pytest.skip(f"TensorFlow cannot be had without a network: {done.stderr.strip()}")
-        assert done.returncode == 0, done.stderr
-        ready.write_text(wanted.read_text())
+    folder = fetched("keras")
     path = f"{folder}:{PYTHON}:{HERE}"
     return {**os.environ, "PYTHONPATH": path, "ORCA_LOG": "warn"}
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import orca
+from environments import fetched
 from orca.adapters.spark.plan import SparkPlan, cores_of
 from orca.errors import FailedPreconditionError, InvalidArgumentError
 from processes import is_alive, wait_until
@@ -80,16 +81,7 @@ def test_the_head_of_the_nnframes_script_runs() -> None:
 @pytest.fixture(scope="module")
 def old_spark() -> str:
     """The folder of pyspark 3.5, which is fetched once."""
-    folder = ROOT / ".venvs" / "pyspark-3.5"
-    wanted = ROOT / "versions" / "spark-3.5.txt"
-    if not (folder / "ready").exists():
-        install = ["-m", "uv", "pip", "install", "-q", "--python"]
-        command = [sys.executable, *install, sys.executable, "--target", str(folder), "-r", wanted]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=280)
-        if done.returncode != 0:
-            pytest.skip(f"pyspark 3.5 cannot be had: {done.stderr.strip().splitlines()[-1:]}")
-        (folder / "ready").touch()
-    return str(folder)
+    return str(fetched("pyspark-3.5"))
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kHuge = (std::size_t{4} << 30) + 4096;
 
-TEST(HugeTest, ABroadcastAndAnAllReduceOfMoreThanFourGibibytesAreRightToTheLastByte) {
+TEST(LongHugeTest, ABroadcastAndAnAllReduceOfMoreThanFourGibibytesAreRightToTheLastByte) {
   if (testing::kSanitized) GTEST_SKIP() << "the sanitizers' shadow memory does not fit beside it";
   if (const auto left = AvailableMemory(); left.bytes < std::size_t{12} << 30) {
     GTEST_SKIP() << "needs 12 GiB, " << left.limit << " leaves " << HumanBytes(left.bytes);

@@ -48,7 +48,7 @@ TEST(LargeWorldsTest, SixtyFourRanksShareMemory) {
   testing::RunCases(64, testing::Layouts()[0], EveryOperation(64, 0));
 }
 
-TEST(LargeWorldsTest, TwoHundredFiftySixRanksShareMemory) {
+TEST(LongLargeWorldsTest, TwoHundredFiftySixRanksShareMemory) {
   if (testing::kSanitized) GTEST_SKIP() << "the sanitizer's shadow of 256 mappings takes 19 GB";
   if (!RaiseDescriptorLimit(10000)) GTEST_SKIP() << "RLIMIT_NOFILE cannot be raised to 10000";
   auto cases = EveryOperation(256, 0);
@@ -67,7 +67,7 @@ TEST(LargeWorldsTest, SixteenRanksOnFiveUnevenHosts) {
   testing::RunCases(16, testing::Layouts()[3], EveryOperation(16, 3));
 }
 
-TEST(LargeWorldsTest, SixtyFourRanksTalkOverTcp) {
+TEST(LongLargeWorldsTest, SixtyFourRanksTalkOverTcp) {
   if (testing::kSanitized) GTEST_SKIP() << "16,000 connections take too long under a sanitizer";
   if (!RaiseDescriptorLimit(19000)) GTEST_SKIP() << "RLIMIT_NOFILE cannot be raised to 19000";
   testing::RunCases(64, testing::Layouts()[1], EveryOperation(64, 1));

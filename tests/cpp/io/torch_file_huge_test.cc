@@ -44,7 +44,7 @@ void WriteHuge(const Path& path) {
   ::munmap(zeros, kBytes);
 }
 
-TEST(TorchFileHugeTest, F41ATensorOfMoreThanFourGigabytesComesBack) {
+TEST(LongTorchFileHugeTest, F41ATensorOfMoreThanFourGigabytesComesBack) {
   if (kSanitized) GTEST_SKIP() << "the address space is the sanitizer's";
   const TestFolder folder;
   WriteHuge(folder.path() / "big.pt");

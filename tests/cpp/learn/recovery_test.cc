@@ -295,7 +295,7 @@ Outcome RunSchedule(Plan plan) {
 }
 
 TEST(Recovery, F01F20KillsAtAnyStampChangeNoBit) {
-  const int schedules = testing::TestSchedules(testing::kSanitized ? 200 : 2'000);
+  const int schedules = testing::TestSchedules(testing::kSanitized ? 200 : 500);
   const std::uint64_t seed = testing::TestSeed();
   int deaths = 0;
   for (int i = 0; i < schedules; ++i) {

@@ -222,10 +222,10 @@ struct Case {
   MakeOptimizer optimizer;
 };
 
-class OptimizerTest : public RecoveryTest,
+class OptimizerRecoveryTest : public RecoveryTest,
                       public ::testing::WithParamInterface<std::tuple<Case, int>> {};
 
-TEST_P(OptimizerTest, AWorkerThatIsKilledChangesNoBit) {
+TEST_P(OptimizerRecoveryTest, AWorkerThatIsKilledChangesNoBit) {
   const auto& [optimizer, workers] = GetParam();
   const EstimatorOptions own = Options(optimizer.optimizer, workers);
   const Result expected = Train(own);
@@ -235,7 +235,7 @@ TEST_P(OptimizerTest, AWorkerThatIsKilledChangesNoBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Optimizers, OptimizerTest,
+    Optimizers, OptimizerRecoveryTest,
     ::testing::Combine(::testing::Values(Case{"Sgd", MakeSgd}, Case{"PlainSgd", MakePlainSgd},
                                          Case{"Adam", MakeAdam}, Case{"AdamW", MakeAdamW},
                                          Case{"RMSprop", MakeRmsprop},

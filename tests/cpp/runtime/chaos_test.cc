@@ -22,7 +22,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr int kUsualSchedules = testing::kSanitized ? 60 : 500;
+constexpr int kUsualSchedules = testing::kSanitized ? 60 : 150;
 constexpr int kSchedulesAContext = 25;
 constexpr milliseconds kSilence(500);
 

@@ -430,7 +430,7 @@ TEST_F(ProgramTest, StacksShowWhereAFunctionIs) {
   context_.reset();
   const std::string text = ::testing::internal::GetCapturedStderr();
   EXPECT_THAT(text, HasSubstr("[rank 0] native stack"));
-  EXPECT_THAT(text, HasSubstr("runtime_program_test"));
+  EXPECT_THAT(text, HasSubstr("runtime_tests"));
 }
 
 TEST_F(ProgramTest, F33F35AStallShowsWhoWaitsForWhomAndAllStacks) {

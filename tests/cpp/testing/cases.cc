@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <random>
 #include <set>
 
@@ -98,14 +97,6 @@ std::vector<Case> CoverPairs(std::vector<Case> cases, std::uint64_t seed) {
     if (is_new) kept.push_back(c);
   }
   return kept;
-}
-
-std::vector<Case> Affordable(int world, std::vector<Case> cases, std::uint64_t seed) {
-  if (world <= 4 || std::getenv("ORCA_ALL_CASES") != nullptr) return cases;
-  std::mt19937_64 random(seed + static_cast<std::uint64_t>(world));
-  constexpr int kOneOf = kSanitized ? 16 : 8;
-  std::erase_if(cases, [&](const Case&) { return random() % kOneOf != 0; });
-  return cases;
 }
 
 CaseRunner::CaseRunner(comm::Communicator& comm, const Layout& layout)

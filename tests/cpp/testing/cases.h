@@ -37,10 +37,6 @@ std::string Describe(const Case& c);
 /// occurs.
 std::vector<Case> CoverPairs(std::vector<Case> cases, std::uint64_t seed);
 
-/// Up to four ranks all of `cases`; of larger worlds an eighth (a sixteenth with sanitizers),
-/// others in every run (with ORCA_ALL_CASES all: minutes, since the ranks have to take turns).
-std::vector<Case> Affordable(int world, std::vector<Case> cases, std::uint64_t seed);
-
 /// Runs cases on one rank and checks what comes out; failures are reported to gtest. Remembers
 /// expected tiles.
 class CaseRunner {

@@ -1,8 +1,9 @@
-// The main function of every program of tests.
+// The main function of every test program.
 //
-//   <room>_tests [gtest's options]           all tests of the room
-//   <room>_tests --file=NAME                 those of NAME_test.cc
-//   <room>_tests --one-thread --file=NAME    the same; a test that starts a thread ends the program
+//   <room>_tests [gtest's options]           all tests of the room, long ones included
+//   <room>_tests --file=NAME                 those of NAME_test.cc, except the long ones
+//   <room>_tests --long --file=NAME          the long ones: suites whose name begins with "Long"
+//   <room>_tests --one-thread --file=NAME    a test that starts a thread ends the program
 #include "testing/main.h"
 
 #include <dlfcn.h>
@@ -29,13 +30,21 @@ std::map<std::string, Command::Function>& Commands() {
 // Also those that a test process forks or starts anew: they are the test's own.
 bool one_thread = false;
 
-/// The filter that selects the tests of one file; empty where there are none.
-std::string FilterOf(const std::string& name) {
+/// "Long..." or "Layouts/Long...".
+bool IsLong(std::string suite) {
+  const std::size_t slash = suite.find('/');
+  if (slash != std::string::npos && suite.compare(0, 4, "Long") != 0) suite.erase(0, slash + 1);
+  return suite.starts_with("Long");
+}
+
+/// The filter that selects the long or the other tests of one file; empty where there are none.
+std::string FilterOf(const std::string& name, bool is_long) {
   const std::string file = "/" + name + "_test.cc";
   const ::testing::UnitTest& all = *::testing::UnitTest::GetInstance();
   std::string filter;
   for (int i = 0; i < all.total_test_suite_count(); ++i) {
     const ::testing::TestSuite& suite = *all.GetTestSuite(i);
+    if (IsLong(suite.name()) != is_long) continue;
     for (int k = 0; k < suite.total_test_count(); ++k) {
       const ::testing::TestInfo& test = *suite.GetTestInfo(k);
       if (std::string(test.file()).ends_with(file))
@@ -53,20 +62,29 @@ int Main(int argc, char** argv) {
     }
   }
   ::testing::InitGoogleMock(&argc, argv);
+  std::string file;
+  bool is_long = false;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--one-thread") == 0) {
       one_thread = true;
+    } else if (std::strcmp(argv[i], "--long") == 0) {
+      is_long = true;
     } else if (std::strncmp(argv[i], "--file=", 7) == 0) {
-      const std::string filter = FilterOf(argv[i] + 7);
-      if (filter.empty()) {
-        std::fprintf(stderr, "this program has no test of %s_test.cc\n", argv[i] + 7);
-        return 1;
-      }
-      GTEST_FLAG_SET(filter, filter);
+      file = argv[i] + 7;
     } else {
-      std::fprintf(stderr, "unknown argument %s; give --file=NAME, --one-thread, or gtest's\n", argv[i]);
+      std::fprintf(stderr, "unknown argument %s; use --file=NAME, --long, --one-thread, or gtest's\n",
+                   argv[i]);
       return 1;
     }
+  }
+  if (!file.empty()) {
+    const std::string filter = FilterOf(file, is_long);
+    if (filter.empty()) {
+      std::fprintf(stderr, "this program has no %stest of %s_test.cc\n", is_long ? "long " : "",
+                   file.c_str());
+      return 1;
+    }
+    GTEST_FLAG_SET(filter, filter);
   }
   return RUN_ALL_TESTS();
 }
