@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 
 import pytest
@@ -22,6 +23,23 @@ def test_the_demo_learns(backend, tmp_path):
         timeout=120,
     )
     assert json.loads(result.read_text())["accuracy"] > 0.7
+
+
+def test_the_first_page_runs_as_printed(tmp_path):
+    """The program of README.md learns what it says there. The last digit depends on the processor."""
+    text = (ROOT / "README.md").read_text()
+    program, printed = re.search(
+        r"```python\n(.*?)```\n\nIt prints:\n\n```\n(.*?)```", text, re.S
+    ).groups()
+    assert len([line for line in program.splitlines() if line]) == 12
+    (tmp_path / "digits.py").write_text(program)
+    done = run(sys.executable, tmp_path / "digits.py", timeout=120)
+    expected, found = (
+        re.fullmatch(r"accuracy (0\.\d{3})\n", said) for said in (printed, done.stdout)
+    )
+    assert found, done.stdout
+    assert float(found[1]) >= 0.97
+    assert abs(float(found[1]) - float(expected[1])) < 0.006
 
 
 def test_functions_run_on_workers():

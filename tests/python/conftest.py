@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,51 @@ def shared_memory() -> set[str]:
     """What processes like ours may leave; other programs of the machine use the folder too."""
     ours = ("orca", "torch", "gloo", "psm_")
     return {entry.name for entry in Path("/dev/shm").iterdir() if entry.name.startswith(ours)}
+
+
+def sample(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Cases of a product of parameters: of two every value is there, of more every pair of values."""
+    names = items[0].callspec.params
+    columns = [tuple(id(item.callspec.params[name]) for item in items) for name in names]
+    # Parameters that another one decides are no axis of their own.
+    axes = [
+        column
+        for k, column in enumerate(columns)
+        if not any(
+            len(set(zip(other, column, strict=True))) == len(set(other))
+            and (j < k or len(set(other)) > len(set(column)))
+            for j, other in enumerate(columns)
+            if j != k
+        )
+    ]
+    strength = max(1, min(2, len(axes) - 1))
+    left = [
+        {
+            (chosen, tuple(axes[a][k] for a in chosen))
+            for chosen in combinations(range(len(axes)), strength)
+        }
+        for k in range(len(items))
+    ]
+    todo = set().union(*left)
+    found = []
+    while todo:
+        best = max(range(len(items)), key=lambda k: len(left[k] & todo))
+        todo -= left[best]
+        found.append(items[best])
+    return found
+
+
+@pytest.hookimpl(tryfirst=True)  # Before -m looks at the marks.
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    products: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("product"):
+            products.setdefault(item.nodeid.split("[")[0], []).append(item)
+    for cases in products.values():
+        fast = sample(cases) if len(cases) > 1 else cases
+        for item in cases:
+            if item not in fast:
+                item.add_marker("long")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -211,7 +211,14 @@ main()
 """
 
 
-@pytest.mark.parametrize("scheduler", ["pbt", "hyperband", "median_stopping_rule"])
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        "pbt",
+        pytest.param("hyperband", marks=pytest.mark.long),
+        pytest.param("median_stopping_rule", marks=pytest.mark.long),
+    ],
+)
 def test_a_search_with_paused_trials_is_killed_at_any_moment(
     scheduler: str, tmp_path: Path
 ) -> None:

@@ -250,6 +250,7 @@ main()
 """
 
 
+@pytest.mark.long
 def test_clones_have_the_weights_of_their_step_whenever_the_search_is_killed(
     tmp_path: Path,
 ) -> None:

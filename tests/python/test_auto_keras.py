@@ -65,6 +65,7 @@ def test_check(check: str, raised: dict[str, str]) -> None:
     assert raised[check] == ""
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_search_that_is_killed_goes_on(environment: dict[str, str], tmp_path: Path) -> None:
     def search(folder: str) -> subprocess.Popen[str]:
@@ -90,6 +91,7 @@ def test_seed_004_runs_as_written(environment: dict[str, str], tmp_path: Path) -
     assert [line for line in said.splitlines() if "[" in line] == [f"zoo {keys}", f"bigdl {keys}"]
 
 
+@pytest.mark.long
 def test_the_example_runs(environment: dict[str, str], tmp_path: Path) -> None:
     example = str(ROOT / "examples" / "auto_keras.py")
     said = output(start(environment, example, "--trials", "2", "--logs", str(tmp_path)))

@@ -66,6 +66,7 @@ def on_gloo(pool: RankPool, check: Callable[[], Any], world: int) -> dict[int, A
     return pool.run(check, "gloo", world)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize(
     "place",
     [pytest.param(p, marks=[pytest.mark.slow] if PLACES[p][0] > 2 else []) for p in PLACES],

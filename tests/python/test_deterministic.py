@@ -144,6 +144,7 @@ class Dies(Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("model", MODELS)
 def test_any_number_of_workers_learns_the_same_bits(model, optimizer):

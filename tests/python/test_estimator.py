@@ -27,6 +27,7 @@ def assert_same_weights(found: nn.Module, expected: nn.Module, tolerance: float)
         assert error <= tolerance, f"{name} differs by {error}"
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize(("count", "batch"), [(37, 7), (12, 12), (9, 16), (10, 1)])
 def test_training_equals_one_process(workers: int, count: int, batch: int) -> None:
@@ -67,6 +68,7 @@ def test_every_optimizer_makes_the_same_steps(name: str, workers: int) -> None:
     est.shutdown()
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("name", sorted(checks.LOSSES))
 @pytest.mark.parametrize("workers", [2, 3, 5])
 def test_every_loss_is_that_of_the_whole_batch(name: str, workers: int) -> None:

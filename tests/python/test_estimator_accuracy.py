@@ -65,6 +65,7 @@ def fashion_mnist() -> dict[str, tuple[np.ndarray, np.ndarray]]:
     return parts
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_lenet_learns_fashion_mnist_as_in_one_process() -> None:
     """An epoch, with the same rows in the same order: nothing but rounding differs."""
@@ -95,6 +96,7 @@ def test_lenet_learns_fashion_mnist_as_in_one_process() -> None:
         est.shutdown()
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("name", ["sgd", "adam"])
 @pytest.mark.parametrize("workers", [2, 3, 5])
 def test_rounding_drifts_no_more_than_with_one_process(workers: int, name: str) -> None:

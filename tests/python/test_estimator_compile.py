@@ -46,6 +46,7 @@ def compiled(kind: str, backend: str) -> Any:
     return in_place
 
 
+@pytest.mark.product
 @pytest.mark.parametrize(
     ("backend", "kind"),
     [

@@ -422,6 +422,7 @@ class Norms(nn.Module):
         return self.last(torch.tanh(self.flat(self.hidden(x.flatten(1)))))
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
 @pytest.mark.parametrize("loss", ["mean", "weights", "sum"])
 def test_joined_batch_norms_see_all_rows(workers: int, loss: str) -> None:

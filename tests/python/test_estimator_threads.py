@@ -269,7 +269,9 @@ class Machine:
         same(self.est.get_model(), self.model)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 8))]
+)
 def test_calls_in_any_order_leave_the_model_that_they_should(seed: int, tmp_path: Path) -> None:
     machine = Machine(seed, tmp_path)
     steps = ["fit"] * 4 + ["fail", "evaluate", "predict", "save", "load", "shutdown", "stop"]

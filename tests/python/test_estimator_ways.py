@@ -108,6 +108,7 @@ MODELS: dict[str, tuple[Any, Any]] = {
 }
 
 
+@pytest.mark.product
 @both_ways
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("kind", sorted(MODELS))
@@ -169,6 +170,7 @@ def accumulated(model: nn.Module, batches: list[slice]) -> nn.Module:
     return model
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("by", ["operator", "callback"])
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ MORE: list[Callable[[], Any]] = [
 ]
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("check", MORE, ids=lambda check: check.__name__)
 def test_it(pool: RankPool, check: Callable[[], Any], world: int) -> None:

@@ -73,6 +73,7 @@ def start(env: dict[str, str], program: str = IMPORT) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_ranks_that_import_at_once_build_once(
     tmp_path: Path, package: Path, built_plugin: Path

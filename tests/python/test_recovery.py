@@ -147,6 +147,7 @@ OPTIMIZERS = {
 }  # fmt: skip
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_a_worker_that_is_killed_changes_no_bit(tmp_path, name, workers):

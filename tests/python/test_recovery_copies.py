@@ -65,6 +65,7 @@ WAYS = {
 }
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("name", WAYS)
 def test_training_goes_on_from_the_last_checkpoint(tmp_path, name, workers):

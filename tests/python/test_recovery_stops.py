@@ -28,7 +28,10 @@ def context(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     orca.stop_orca_context()
 
 
-@pytest.mark.parametrize(("elementwise", "rank"), [(None, 0), (None, 1), (False, 1)])
+@pytest.mark.parametrize(
+    ("elementwise", "rank"),
+    [pytest.param(None, 0, marks=pytest.mark.long), (None, 1), (False, 1)],
+)
 def test_a_worker_that_is_stopped_is_replaced(context, tmp_path, caplog, elementwise, rank):
     """F05: by the default limits."""
     more = {"elementwise": elementwise}

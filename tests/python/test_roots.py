@@ -72,6 +72,7 @@ def test_the_signatures_are_those_of_the_originals() -> None:
     )
 
 
+@pytest.mark.product
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["local", "Local", "LOCAL"])
 def test_a_local_context_starts_and_stops(

@@ -48,7 +48,7 @@ def test_schedules_of_deaths_change_no_bit(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("ORCA_SILENCE", "0.5")  # As the context's.
     before = descriptors()
     seed = int(os.environ.get("ORCA_TEST_SEED") or secrets.randbits(32))
-    count = int(os.environ.get("ORCA_SCHEDULES") or 100)
+    count = int(os.environ.get("ORCA_SCHEDULES") or 20)
 
     @functools.cache
     def quiet(workers: int, optimizer: str) -> Trained:

@@ -241,6 +241,7 @@ def test_a_row_has_no_more_dimensions_than_numpy_has() -> None:
         Shard(pa.table({"x": rows}))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_more_than_two_gigabytes_of_text_lose_no_row() -> None:
     text = "x" * (1 << 20)

@@ -558,6 +558,7 @@ def test_a_task_that_is_tried_again_duplicates_no_row(context, spark, tmp_path):
     assert scores["num_samples"] == 60
 
 
+@pytest.mark.long
 def test_a_task_that_spark_runs_twice_at_a_time_duplicates_no_row(tmp_path):
     """Speculation, on a cluster of its own."""
     folders = f"{Path(orca.__file__).parents[1]}:{Path(__file__).parent}"

@@ -196,6 +196,7 @@ def test_damage_of_a_file_of_torch_is_found(tmp_path):
         rewrite(path)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_f41_torch_loads_a_tensor_of_more_than_four_gigabytes(tmp_path):
     path = tmp_path / "huge.pt"

@@ -41,6 +41,7 @@ def numbers(value: Any) -> list[float]:
     return [float(value)] if isinstance(value, (int, float)) else []
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
 def test_trains_as_gloo_does(pool: RankPool, check: Callable[[], Any], world: int) -> None:
