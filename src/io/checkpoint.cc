@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <map>
+#include <string_view>
 #include <utility>
 
 #include "io/manifest.h"
@@ -22,10 +24,10 @@ void CheckTensorBytes(const Path& path, const SafetensorsFile& file, const Manif
                       const Tensor& found) {
   const auto offset = static_cast<std::uint64_t>(found.data.data() - file.bytes().data());
   if (said.spec != found.spec || (said.offset != offset && !found.data.empty())) {
-    ThrowDamaged(path, fmt::format("the manifest says tensor '{}', {}, at offset {}, but the file "
-                                   "has '{}', {}, at {}",
+    ThrowDamaged(path, fmt::format("the manifest says that tensor '{}' is {} at offset {}, but in "
+                                   "the file it is {} at {}",
                                    said.spec.name, Describe(said.spec), said.offset,
-                                   found.spec.name, Describe(found.spec), offset));
+                                   Describe(found.spec), offset));
   }
   const std::uint32_t crc = CrcOf(found.data);
   if (crc == said.crc || IsMutant("checkpoint-crc")) return;
@@ -62,8 +64,18 @@ SafetensorsFile OpenPart(const Path& path, const ManifestFile& said, FileSystem&
     ThrowDamaged(path, fmt::format("it has {} tensors, the manifest says {}", file.tensors().size(),
                                    said.tensors.size()));
   }
-  for (std::size_t i = 0; i < said.tensors.size(); ++i)
-    CheckTensorBytes(path, file, said.tensors[i], file.tensors()[i]);
+  // By name: empty tensors share one place, so the file has no order of them to compare with.
+  std::map<std::string_view, const Tensor*> found;
+  for (const Tensor& tensor : file.tensors()) found.emplace(tensor.spec.name, &tensor);
+  for (const ManifestTensor& tensor : said.tensors) {
+    const auto here = found.find(tensor.spec.name);
+    if (here == found.end()) {
+      ThrowDamaged(path, fmt::format("it has no tensor '{}', or the manifest names it twice",
+                                     tensor.spec.name));
+    }
+    CheckTensorBytes(path, file, tensor, *here->second);
+    found.erase(here);
+  }
   return file;
 }
 
