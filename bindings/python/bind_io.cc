@@ -318,6 +318,9 @@ void BindIo(nb::module_& m) {
   m.def("save_safetensors", &SaveSafetensors, "path"_a, "tensors"_a, "metadata"_a = io::Metadata());
   m.def("load_safetensors", &LoadSafetensors, "path"_a);
   m.def("torch_file", &MakeTorchFile, "tensors"_a);
+  m.def(
+      "check_zip_file", [](const Path& path) { io::CheckZipFile(path); },
+      nb::call_guard<nb::gil_scoped_release>(), "path"_a);
   m.def("load_idx", &LoadArray<io::ReadIdx>, "path"_a);
   m.def("save_idx", &SaveArray<io::WriteIdx>, "path"_a, "array"_a);
   m.def("load_npy", &LoadArray<io::ReadNpy>, "path"_a);

@@ -1,6 +1,8 @@
 // The Python module orca._native._core.
 #include <nanobind/nanobind.h>
 
+#include <string_view>
+
 #include "bind_comm.h"
 #include "bind_data.h"
 #include "bind_io.h"
@@ -20,7 +22,11 @@ namespace {
 void Raise(const orca::Error& error) {
   const nb::object classes = nb::module_::import_("orca.errors").attr("BY_CODE");
   const nb::object type = classes[nb::str(orca::CodeName(error.code()))];
-  PyErr_SetString(type.ptr(), error.what());
+  // Names out of a damaged file need not be UTF-8.
+  const std::string_view what = error.what();
+  const auto size = static_cast<Py_ssize_t>(what.size());
+  const auto text = nb::steal(PyUnicode_DecodeUTF8(what.data(), size, "backslashreplace"));
+  PyErr_SetObject(type.ptr(), text.ptr());
 }
 
 }  // namespace

@@ -5,11 +5,62 @@ from __future__ import annotations
 
 import contextlib
 import os
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-__all__ = ["append", "make_lasting", "write_content", "write_whole"]
+from orca._native import _core
+from orca.errors import UnavailableError
+
+__all__ = [
+    "append",
+    "check_archive",
+    "make_lasting",
+    "read_sealed",
+    "sealed",
+    "write_content",
+    "write_whole",
+]
+
+_SEAL = b"\norca crc32 "
+
+
+def check_archive(path: str | os.PathLike[str]) -> None:
+    """Compares the checksums of a file of ``torch.save`` or ``numpy.savez``, which their readers do not.
+
+    Raises:
+        UnavailableError: The file is damaged; the message names it.
+        FileNotFoundError: There is no such file.
+    """
+    try:
+        _core.check_zip_file(os.fspath(path))
+    except UnavailableError:
+        os.stat(path)  # noqa: PTH116 - raises what callers expect of a file that is gone.
+        raise
+
+
+def sealed(content: bytes) -> bytes:
+    """Content with its checksum at its end, for formats that have none and whose readers stop before it."""
+    return content + _SEAL + f"{zlib.crc32(content):08x}".encode()
+
+
+def read_sealed(path: Path) -> bytes:
+    """The content of a file of ``sealed`` content. Where other programs wrote it, there is nothing to compare.
+
+    Raises:
+        UnavailableError: The file is damaged; the message names it.
+    """
+    found = path.read_bytes()
+    content, seal, said = found.rpartition(_SEAL)
+    if not seal:
+        return found
+    if said != f"{zlib.crc32(content):08x}".encode():
+        raise UnavailableError(
+            f"{path} is damaged: its {len(content)} bytes have the checksum {zlib.crc32(content):08x} "
+            f"instead of {said.decode(errors='replace')}; use another copy of it, or write it again"
+        )
+    return content
 
 
 def make_lasting(path: Path) -> None:

@@ -25,7 +25,9 @@ FileView ViewOf(std::vector<std::byte> bytes) {
 }
 
 void ThrowDamagedArray(const Path& path, const std::string& why) {
-  throw Error(Code::kUnavailable, fmt::format("{} is damaged: {}", path.string(), why));
+  throw Error(Code::kUnavailable,
+              fmt::format("{} is damaged: {}; use another copy of it, or write it again",
+                          path.string(), why));
 }
 
 }  // namespace orca::io

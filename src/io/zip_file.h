@@ -27,6 +27,8 @@ class ZipReader {
   /// A view of a record. Its checksum is compared; one of 0 is none: torch can leave it out.
   /// Throws kUnavailable when it is missing or damaged, kInvalidArgument when it is compressed.
   std::span<const std::byte> Read(std::string_view name) const;
+  /// Reads all records. Throws as Read does, and kUnavailable where other readers might skip one.
+  void Check() const;
 
  private:
   struct Entry {
@@ -35,6 +37,7 @@ class ZipReader {
     std::uint64_t packed_size = 0;
     std::uint32_t crc = 0;
     std::uint16_t method = 0;
+    std::uint32_t attributes = 0;
   };
   struct Directory {
     std::uint64_t at = 0;

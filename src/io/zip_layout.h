@@ -21,6 +21,7 @@ inline constexpr std::size_t kEndBytes = 22;
 inline constexpr std::uint16_t kWideField = 1;          // an extra field with numbers of 64 bits
 inline constexpr std::uint16_t kPaddingField = 0x4246;  // "FB", as torch fills up
 inline constexpr std::uint16_t kStored = 0;
+inline constexpr std::uint32_t kFolderAttribute = 0x10;
 inline constexpr std::uint32_t kIsWide = 0xffffffff;  // the number is in the extra field
 inline constexpr std::uint16_t kIsWideCount = 0xffff;
 

@@ -9,6 +9,7 @@
 #include "io/zip_file.h"
 #include "io/zip_layout.h"
 #include "orca/core/error.h"
+#include "orca/io/torch_file.h"
 
 namespace orca::io {
 
@@ -72,7 +73,8 @@ void ZipReader::ReadDirectory(const Directory& directory) {
                 .size = Load<std::uint32_t>(at + 24),
                 .packed_size = Load<std::uint32_t>(at + 20),
                 .crc = Load<std::uint32_t>(at + 16),
-                .method = Load<std::uint16_t>(at + 10)};
+                .method = Load<std::uint16_t>(at + 10),
+                .attributes = Load<std::uint32_t>(at + 38)};
     const auto name_size = Load<std::uint16_t>(at + 28);
     const auto extra_size = Load<std::uint16_t>(at + 30);
     const auto comment_size = Load<std::uint16_t>(at + 32);
@@ -148,6 +150,24 @@ std::span<const std::byte> ZipReader::Read(std::string_view name) const {
                             "{:08x}",
                             data.size(), name, crc, entry.crc));
   return data;
+}
+
+void ZipReader::Check() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [name, entry] : entries_) {
+    // torch leaves the memory of such a record as it is, and says nothing.
+    if ((entry.attributes & zip::kFolderAttribute) != 0)
+      Damaged(entry.at, fmt::format("record '{}' is marked as a folder", name));
+    // Records that overlap could stand for more bytes than anyone can wait for.
+    if (__builtin_add_overflow(bytes, entry.size, &bytes) || bytes > bytes_.size())
+      Damaged(entry.at, fmt::format("record '{}' overlaps another one", name));
+    (void)Read(name);
+  }
+}
+
+void CheckZipFile(const Path& path, FileSystem& files) {
+  const FileView view = files.Map(path);
+  ZipReader(path, view.bytes).Check();
 }
 
 }  // namespace orca::io

@@ -21,7 +21,7 @@ from orca.automl import hp
 from orca.automl.xgboost import AutoXGBClassifier, AutoXGBRegressor
 from orca.automl.xgboost.XGBoost import XGBoost, XGBoostModelBuilder
 from orca.data import XShards
-from orca.errors import FailedPreconditionError, InvalidArgumentError
+from orca.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
 
 pytestmark = pytest.mark.usefixtures("context")
 
@@ -319,6 +319,16 @@ def test_the_model_of_a_trial_by_itself(tmp_path: Path) -> None:
     again = XGBoost()
     again.restore(tmp_path / "model")
     np.testing.assert_array_equal(again.predict(held[0]), found)
+    plain.load_model(bytearray((tmp_path / "model").read_bytes()))  # XGBoost reads it, too.
+    np.testing.assert_array_equal(plain.predict(held[0]), found)
+    damaged = bytearray((tmp_path / "model").read_bytes())
+    damaged[damaged.index(b"split_conditions") + 40] ^= 1
+    (tmp_path / "model").write_bytes(damaged)
+    with pytest.raises(UnavailableError, match="model is damaged"):
+        again.restore(tmp_path / "model")
+    (tmp_path / "model").write_bytes(b"{L")
+    with pytest.raises(UnavailableError, match="not a model of XGBoost"):
+        again.restore(tmp_path / "model")
     built = XGBoostModelBuilder("regressor", 1, n_estimators=5).build({"features": [0, 1]})
     made = built.fit_eval(
         functools.partial(create, 20),

@@ -65,6 +65,12 @@ struct TorchFile {
 /// kInvalidArgument, with its name, for what only Python can make: save a state dict.
 ORCA_API TorchFile ReadTorchFile(const Path& path, FileSystem& files = RealFiles());
 
+/// Compares the checksums of all records of a zip archive that is not compressed, as torch.save and
+/// numpy.savez write it. Throws kUnavailable, with the reason and the offset, when it is damaged or
+/// no such archive, and kInvalidArgument when it is compressed. Where torch was told to leave the
+/// checksums out, there is nothing to compare.
+ORCA_API void CheckZipFile(const Path& path, FileSystem& files = RealFiles());
+
 /// Writes a file that torch.load(path, weights_only=True) reads, also with mmap=True; it is
 /// completely there or not there. A tensor's name is not kept. Throws kInvalidArgument for texts
 /// that are not UTF-8, for keys that are double or that Python cannot look up, and for tensors

@@ -181,6 +181,25 @@ TEST_F(TorchFileTest, DamageIsFoundAtEveryByte) {
                 IsError(Code::kUnavailable, HasSubstr("offset")));
 }
 
+TEST_F(TorchFileTest, ACheckOfAllRecordsFindsDamageToo) {
+  Written(Everything());
+  CheckZipFile("/t.pt", disk_);
+  auto& bytes = disk_.Content("/t.pt");
+  const auto whole = bytes;
+  const auto damaged = [&](std::size_t at, unsigned char flip) {
+    bytes = whole;
+    bytes[at] ^= static_cast<std::byte>(flip);
+    return ErrorOf([&] { CheckZipFile("/t.pt", disk_); });
+  };
+  const std::string text = TextOf(bytes);
+  const std::size_t directory = text.find("PK\x01\x02");
+  EXPECT_THAT(damaged(text.find("little"), 4),
+              IsError(Code::kUnavailable, AllOf(HasSubstr("/t.pt"), HasSubstr("checksum"))));
+  EXPECT_THAT(damaged(directory + 38, 0x10),
+              IsError(Code::kUnavailable, AllOf(HasSubstr("folder"), HasSubstr("another copy"))));
+  EXPECT_THAT(damaged(directory + 10, 8), IsError(Code::kUnavailable, HasSubstr("begin there")));
+}
+
 TEST_F(TorchFileTest, ReadsViewsAndCopiesWhatIsInAnotherOrder) {
   const auto shorts = [](const TorchFile& file) { return ViewAs<std::int16_t>(file.value.tensor); };
   EXPECT_THAT(shorts(Parse(FileOf(TensorOf(6, 0, {2, 3}, {3, 1})))), ElementsAre(0, 1, 2, 3, 4, 5));

@@ -16,7 +16,7 @@ import numpy as np
 from orca.adapters.keras.tuning import KerasSpec
 from orca.automl.metrics import Evaluator
 from orca.errors import FailedPreconditionError, InvalidArgumentError
-from orca.files import write_whole
+from orca.files import check_archive, write_whole
 
 
 class KerasBaseModel:
@@ -154,6 +154,7 @@ class KerasBaseModel:
         """Makes the model of what ``save`` wrote, or takes the weights of a trial's ``best.ckpt``. Runs no code of the file."""
         from orca.adapters.keras.training import relearn
 
+        check_archive(checkpoint)
         with np.load(checkpoint) as file:
             if "told" not in file.files:
                 self._spec.load_weights(self._fitted(), file)

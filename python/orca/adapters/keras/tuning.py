@@ -21,7 +21,7 @@ from orca.adapters.keras.state import State, Work
 from orca.data import ArrayStore, Shard
 from orca.data.rows import store_of
 from orca.errors import FailedPreconditionError, InvalidArgumentError
-from orca.files import write_whole
+from orca.files import check_archive, write_whole
 from orca.pickles import dumps
 
 
@@ -104,6 +104,7 @@ class KerasSpec:
     def load_best(self, config: dict[str, Any], path: Path) -> Any:
         """The model of a configuration with the weights that a trial saved."""
         model = self.new_model(config)
+        check_archive(path)
         with np.load(path) as file:
             self.load_weights(model, file)
         return model
@@ -141,6 +142,7 @@ class KerasTrial:
 
     def load_state(self, path: Path, *, only_weights: bool = False) -> dict[str, Any]:
         """Goes on from what ``save_state`` of this trial wrote, or with the weights of another; returns the note."""
+        check_archive(path)
         with np.load(path) as file:
             told = json.loads(str(file["told"]))
             arrays = [file[str(i)] for i in range(len(file.files) - 1)]

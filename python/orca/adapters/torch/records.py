@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import logging
 import math
 import os
 import pickle
+import pickletools
 import time
 import uuid
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,8 +26,13 @@ from orca.adapters.torch.names import plain_state
 from orca.adapters.torch.shared_state import SharedState
 from orca.adapters.torch.trees import type_name, unpack
 from orca.data.arrays import SharedBlock
-from orca.errors import FailedPreconditionError, InvalidArgumentError, OrcaError
-from orca.files import write_whole
+from orca.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OrcaError,
+    UnavailableError,
+)
+from orca.files import check_archive, write_whole
 from orca.generations import Generation
 from orca.objects import broadcast_object
 
@@ -273,14 +280,16 @@ def load_file(path: Path, *, trust: bool, generation: Generation) -> Any:
         raise FailedPreconditionError(_of_the_engine(path))
     # The spark backend of BigDL wrote its state.pkl with pickle alone.
     is_plain = head.startswith(b"\x80") and head != _OLD_TORCH
-    try:
+    why: OrcaError | None = None
+    if is_plain:
         if trust:
-            return _unpickle(path) if is_plain else torch.load(path, "cpu", weights_only=False)
-        if not is_plain:
-            return torch.load(path, map_location="cpu", weights_only=True)
-        why: Exception | None = None
-    except pickle.UnpicklingError as error:
-        why = error
+            return _unpickle(path)
+        _check_pickles(path)
+    else:
+        try:
+            return read_file(path, weights_only=not trust)
+        except InvalidArgumentError as error:
+            why = error
     if not generation.trusts_pickles or path.stat().st_uid != os.getuid():
         raise InvalidArgumentError(
             f"{path} is not tensors alone: loading it runs code of whoever wrote it; give "
@@ -288,6 +297,56 @@ def load_file(path: Path, *, trust: bool, generation: Generation) -> Any:
         ) from why
     warnings.warn(f"{path} is a pickle of this user's; loading it runs its code", stacklevel=2)
     return load_file(path, trust=True, generation=generation)
+
+
+def read_file(path: Path, *, weights_only: bool = True, **options: Any) -> Any:
+    """What ``torch.save`` wrote, on the CPU.
+
+    Raises:
+        UnavailableError: The file is damaged: a checksum differs, or it cannot be read.
+        InvalidArgumentError: It is whole, and holds more than tensors.
+    """
+    with path.open("rb") as file:
+        is_old = file.read(len(_OLD_TORCH)) == _OLD_TORCH  # Those have no checksums.
+    if not is_old:
+        check_archive(path)
+    with _reading(path):
+        try:
+            return torch.load(path, "cpu", weights_only=weights_only, **options)
+        except pickle.UnpicklingError as error:
+            if not weights_only:
+                raise
+            if is_old:
+                _check_pickles(path)
+            raise InvalidArgumentError(
+                f"{path} is not tensors alone; loading it would run code of whoever wrote it"
+            ) from error
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Names the file in the errors of bytes that mean nothing."""
+    try:
+        yield
+    except (OSError, MemoryError, OrcaError, ImportError, AttributeError):
+        raise  # The last two are of a class that is not here.
+    except Exception as error:
+        why = (str(error).splitlines() or [""])[0]
+        raise UnavailableError(
+            f"{path} is damaged, or not a file of torch.save: {type(error).__name__}: {why}; use "
+            "another copy of it, or write it again"
+        ) from error
+
+
+def _check_pickles(path: Path) -> None:
+    """Compares the structure of the pickles that a file begins with; runs nothing of them."""
+    with _reading(path), path.open("rb") as file:
+        is_old = file.read(len(_OLD_TORCH)) == _OLD_TORCH
+        # Behind that number: a version, the machine, the value, the names of its storages.
+        file.seek(len(_OLD_TORCH) if is_old else 0)
+        for _ in range(4 if is_old else 1):
+            for _ in pickletools.genops(file):
+                pass
 
 
 def is_java(path: Path) -> bool:
@@ -309,7 +368,7 @@ class _OnCpu(pickle.Unpickler):
 
 
 def _unpickle(path: Path) -> Any:
-    with path.open("rb") as file:
+    with _reading(path), path.open("rb") as file:
         return _OnCpu(file).load()
 
 

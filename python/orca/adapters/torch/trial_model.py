@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from orca.adapters.torch.names import load_plain_state
-from orca.adapters.torch.records import write_file
+from orca.adapters.torch.records import read_file, write_file
 from orca.adapters.torch.tuning import (
     TorchSpec,
     check_loader,
@@ -251,7 +251,7 @@ class PytorchBaseModel:
 
     def restore(self, checkpoint: str | os.PathLike[str]) -> None:
         """Makes the model of what ``save`` wrote, or takes the weights of a trial's ``best.ckpt``. Runs no code of the file."""
-        state = torch.load(checkpoint, weights_only=True)
+        state = read_file(Path(checkpoint))
         self._onnx = None
         if not isinstance(state.get("config"), dict):
             load_plain_state(self._fitted(), state)

@@ -27,7 +27,7 @@ from orca.adapters.torch.devices import seed_cpu
 from orca.adapters.torch.feeds import ArraySource, LoaderSource
 from orca.adapters.torch.losses import required_arguments
 from orca.adapters.torch.names import load_plain_state
-from orca.adapters.torch.records import write_file
+from orca.adapters.torch.records import read_file, write_file
 from orca.automl.metrics import Evaluator
 from orca.context import current_context
 from orca.data import ArrayStore, Shard
@@ -175,7 +175,7 @@ class TorchSpec:
     def load_best(self, config: dict[str, Any], path: Path) -> torch.nn.Module:
         """The model of a configuration with the weights that a trial saved."""
         model = self.new_model(self.sizes | config)
-        load_plain_state(model, torch.load(path, weights_only=True))
+        load_plain_state(model, read_file(path))
         return model
 
 
@@ -556,7 +556,7 @@ class TorchTrial:
 
     def load_state(self, path: Path, *, only_weights: bool = False) -> dict[str, Any]:
         """Goes on from what ``save_state`` of this trial wrote, or with the weights of another; returns the note."""
-        found = torch.load(path, weights_only=True)
+        found = read_file(path)
         state = found["state"]
         rest = None
         self._epochs = 0

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from orca.adapters.torch.records import read_file
 from orca.errors import FailedPreconditionError, InvalidArgumentError
 from orca.learn.pytorch.callbacks.base import Callback
 
@@ -134,7 +135,8 @@ class TorchModel:
     @staticmethod
     def loadModel(path: str | os.PathLike[str]) -> TorchModel:  # noqa: N802
         """Reads what ``saveModel`` wrote. It may run code: read only files that you trust."""
-        return TorchModel(torch.load(path, pickle_module=zoo_pickle_module, weights_only=False))
+        pickled: dict[str, Any] = {"weights_only": False, "pickle_module": zoo_pickle_module}
+        return TorchModel(read_file(Path(path), **pickled))
 
     def to_bytes(self) -> bytes:
         """What ``saveModel`` writes."""

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from orca.automl.metrics import Evaluator
-from orca.errors import FailedPreconditionError, InvalidArgumentError
-from orca.files import write_whole
+from orca.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
+from orca.files import read_sealed, sealed, write_whole
 
 try:
     import xgboost
@@ -251,12 +251,22 @@ class XGBoost:
 
     def save(self, model_file: str | os.PathLike[str]) -> None:
         """Writes the trees, completely or not at all."""
-        trees = self.to_bytes()
+        trees = sealed(self.to_bytes())
         write_whole(Path(model_file), lambda file: file.write(trees))
 
     def restore(self, model_file: str | os.PathLike[str]) -> None:
         """Reads them."""
-        self.from_bytes(Path(model_file).read_bytes())
+        trees = read_sealed(Path(model_file))
+        try:
+            if not trees:  # XGBoost would end the process.
+                raise ValueError("it is empty")
+            self.from_bytes(trees)
+        except ValueError as error:
+            why = (str(error).splitlines() or [""])[0]
+            raise UnavailableError(
+                f"{model_file} is damaged, or not a model of XGBoost: {why}; use another copy of it, "
+                "or write it again"
+            ) from error
 
 
 class XGBoostModelBuilder:

@@ -22,7 +22,7 @@ from orca.automl.metrics import Evaluator
 from orca.data import Shard, SparkXShards
 from orca.data.rows import is_spark_frame, store_of
 from orca.errors import InvalidArgumentError
-from orca.files import write_whole
+from orca.files import read_sealed, sealed, write_whole
 from orca.pickles import dumps
 
 _log = logging.getLogger("orca")
@@ -171,15 +171,15 @@ class XGBoostTrial:
 
     def save(self, path: Path) -> None:
         """Writes the trees."""
-        write_whole(path, lambda file: file.write(self._trees), is_lasting=False)
+        write_whole(path, lambda file: file.write(sealed(self._trees)), is_lasting=False)
 
     def save_state(self, path: Path, note: dict[str, Any]) -> None:
         """Writes a note of plain values: there is nothing else to go on with, as every fit begins anew."""
-        write_whole(path, lambda file: file.write(json.dumps(note).encode()))
+        write_whole(path, lambda file: file.write(sealed(json.dumps(note).encode())))
 
     def load_state(self, path: Path, *, only_weights: bool = False) -> dict[str, Any]:
         """Reads the note of what ``save_state`` wrote."""
-        note: dict[str, Any] = json.loads(path.read_text())
+        note: dict[str, Any] = json.loads(read_sealed(path))
         return note
 
     def close(self) -> None:
