@@ -25,6 +25,7 @@
 #include "orca/core/error.h"
 #include "orca/io/array_file.h"
 #include "orca/io/async_writer.h"
+#include "orca/io/atomic_file.h"
 #include "orca/io/checkpoint_store.h"
 #include "orca/io/event_file.h"
 #include "orca/io/safetensors.h"
@@ -155,6 +156,30 @@ nb::bytes MakeTorchFile(const nb::dict& given) {
   }();
   return nb::bytes(bytes.data(), bytes.size());
 }
+
+// --- files
+
+/// A file that Python writes through its descriptor.
+class PyAtomicFile {
+ public:
+  PyAtomicFile(Path path, bool is_private)
+      : file_(std::make_unique<io::AtomicFile>(
+            std::move(path), is_private ? io::Access::kUser : io::Access::kUmask)) {}
+
+  int fileno() const { return file_ ? file_->fd() : -1; }
+  void Commit(bool is_lasting) {
+    if (!file_) return;
+    if (is_lasting) {
+      file_->Commit();
+    } else {
+      file_->CommitUnsynced();
+    }
+  }
+  void Close() { file_.reset(); }
+
+ private:
+  std::unique_ptr<io::AtomicFile> file_;
+};
 
 // --- checkpoints
 
@@ -318,6 +343,12 @@ void BindIo(nb::module_& m) {
   m.def("save_safetensors", &SaveSafetensors, "path"_a, "tensors"_a, "metadata"_a = io::Metadata());
   m.def("load_safetensors", &LoadSafetensors, "path"_a);
   m.def("torch_file", &MakeTorchFile, "tensors"_a);
+  using Released = nb::call_guard<nb::gil_scoped_release>;
+  nb::class_<PyAtomicFile>(m, "AtomicFile", "A file that is complete or not there.")
+      .def(nb::init<Path, bool>(), "path"_a, "is_private"_a)
+      .def("fileno", &PyAtomicFile::fileno)
+      .def("commit", &PyAtomicFile::Commit, "is_lasting"_a, Released())
+      .def("close", &PyAtomicFile::Close, Released());
   m.def(
       "check_zip_file", [](const Path& path) { io::CheckZipFile(path); },
       nb::call_guard<nb::gil_scoped_release>(), "path"_a);

@@ -1,20 +1,19 @@
 """Files that are there as a whole or not at all."""
-# ruff: noqa: PTH103, PTH105, PTH108 - trials write thousands of small files, and a Path takes as long as its file.
+# ruff: noqa: PTH103 - trials write thousands of small files, and a Path takes as long as its file.
 
 from __future__ import annotations
 
 import contextlib
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from orca._native import _core
-from orca.errors import UnavailableError
+from orca.errors import ResourceExhaustedError, UnavailableError
 
 __all__ = [
-    "append",
     "check_archive",
     "make_lasting",
     "read_sealed",
@@ -64,79 +63,70 @@ def read_sealed(path: Path) -> bytes:
 
 
 def make_lasting(path: Path) -> None:
-    """Waits until a file is on the disk, if it is still there."""
-    try:
-        file = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
+    """Waits until a file and its name are on the disk, if it is still there."""
+    for each in (path, path.parent):
+        try:
+            file = os.open(each, os.O_RDONLY)
+        except FileNotFoundError:
+            return
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
 
 
 def write_whole(
-    path: Path, write: Callable[[BinaryIO], object], *, is_lasting: bool = True
+    path: Path,
+    write: Callable[[BinaryIO], object],
+    *,
+    is_lasting: bool = True,
+    is_private: bool = True,
 ) -> None:
-    """Writes a file beside ``path``, and puts it in its place when it is complete.
+    """Writes a file without a name, and puts it in the place of ``path`` when it is complete.
+
+    Threads and processes may write to one path: the last one wins. A process that is killed leaves nothing.
 
     Args:
         path: The file; its folder is made.
         write: Writes the content.
         is_lasting: Whether a machine that stops leaves the old file or the new one; else only a process that is
             killed does, until ``make_lasting``.
+        is_private: Whether other users cannot read it; else the umask decides, as for a file that the user asked for.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        try:
-            file = beside.open("wb")
-        except FileNotFoundError:  # To look first would take longer.
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = beside.open("wb")
-        with file:
-            write(file)
-            if is_lasting:
-                file.flush()
-                os.fsync(file.fileno())
-        beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
+    with _new_file(os.fspath(path), is_private) as file:
+        with open(file.fileno(), "wb", closefd=False) as stream:
+            write(stream)
+        file.commit(is_lasting)
 
 
 def write_content(path: str, content: Any, *, is_lasting: bool = True) -> None:
     """As ``write_whole``, where all of it is there."""
-    folder, name = os.path.split(path)
-    beside = os.path.join(folder, f".{name}.{os.getpid()}.tmp")
-    try:
-        try:
-            append(beside, content, is_lasting=is_lasting, begins=True)
-        except FileNotFoundError:  # To look first would take longer.
-            os.makedirs(folder, exist_ok=True)
-            append(beside, content, is_lasting=is_lasting, begins=True)
-        os.replace(beside, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(beside)
-        raise
-
-
-def append(path: str, content: Any, *, is_lasting: bool = False, begins: bool = False) -> None:
-    """Adds to a file.
-
-    Args:
-        path: The file; its folder is there.
-        content: What to add.
-        is_lasting: Whether to wait until it is on the disk.
-        begins: Whether what was in the file is dropped.
-    """
-    how = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if begins else os.O_APPEND)
-    file = os.open(path, how, 0o666)
-    try:
+    with _new_file(path, is_private=True) as file:
         left = memoryview(content).cast("B")
         while left:
-            left = left[os.write(file, left) :]
-        if is_lasting:
-            os.fsync(file)
-    finally:
-        os.close(file)
+            left = left[os.write(file.fileno(), left) :]
+        file.commit(is_lasting)
+
+
+@contextlib.contextmanager
+def _new_file(path: str, is_private: bool) -> Iterator[Any]:
+    """A file that is gone unless it is committed. What fails is an OSError that names the path."""
+    try:
+        try:
+            file = _core.AtomicFile(path, is_private)
+        except UnavailableError:  # To look first would take longer.
+            folder = os.path.dirname(path) or "."
+            if os.path.lexists(folder):
+                raise
+            os.makedirs(folder, exist_ok=True)
+            file = _core.AtomicFile(path, is_private)
+        try:
+            yield file
+        finally:
+            file.close()
+    except ResourceExhaustedError as error:
+        raise UnavailableError(str(error)) from error
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            error.filename = path
+        raise

@@ -19,7 +19,7 @@ constexpr std::size_t kPiece = std::size_t{1} << 18;
 class ChecksummedFile {
  public:
   ChecksummedFile(FileSystem& files, Path path)
-      : path_(std::move(path)), file_(files.Create(path_)) {}
+      : path_(std::move(path)), file_(files.Create(path_, Access::kUser)) {}
 
   /// Returns the checksum of `data` alone.
   std::uint32_t Write(std::span<const std::byte> data) {

@@ -32,11 +32,11 @@ EventWriter::EventWriter(const Path& folder, FileSystem& files) {
   path_ = folder / fmt::format("events.out.tfevents.{:010d}.{}.{}", static_cast<std::int64_t>(now),
                                HostName(), files.UniqueWord());
   try {
-    file_ = files.Create(path_);
+    file_ = files.Create(path_, Access::kUser);
   } catch (const Error& error) {  // To look first at every folder above would take longer.
     if (error.code() != Code::kUnavailable) throw;
     MakeFolders(files, folder);
-    file_ = files.Create(path_);
+    file_ = files.Create(path_, Access::kUser);
   }
   unwritten_ = EncodeFileVersion(now);  // With what comes first.
 }

@@ -49,6 +49,16 @@ const char* RemedyFor(int error) {
   }
 }
 
+std::string OwnName(int fd) { return fmt::format("/proc/self/fd/{}", fd); }
+
+// The umask takes its share of 0666; 0600 is meant whatever it is.
+UniqueFd OpenNew(const Path& path, int how, Access access) {
+  const bool is_private = access == Access::kUser;
+  UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC | how, is_private ? 0600 : 0666));
+  if (fd && is_private && ::fchmod(fd.get(), 0600) != 0) fd.Reset();
+  return fd;
+}
+
 class LinuxFile final : public WritableFile {
  public:
   LinuxFile(UniqueFd fd, Path path) : fd_(std::move(fd)), path_(std::move(path)) {}
@@ -71,6 +81,14 @@ class LinuxFile final : public WritableFile {
     if (::close(fd_.Release()) != 0 && errno != EINTR) ThrowFileError("write", path_, errno);
   }
 
+  void Name(const Path& path) override {
+    const std::string own = OwnName(fd_.get());
+    if (::linkat(AT_FDCWD, own.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) != 0)
+      ThrowFileError("create", path, errno);
+  }
+
+  int fd() const override { return fd_.get(); }
+
  private:
   UniqueFd fd_;
   Path path_;
@@ -90,11 +108,17 @@ UniqueFd OpenFolder(const Path& folder) {
 
 class LinuxFiles final : public FileSystem {
  public:
-  std::unique_ptr<WritableFile> Create(const Path& path) override {
-    UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-    // The mode is 0600 whatever the umask.
-    if (!fd || ::fchmod(fd.get(), 0600) != 0) ThrowFileError("create", path, errno);
+  std::unique_ptr<WritableFile> Create(const Path& path, Access access) override {
+    UniqueFd fd = OpenNew(path, O_CREAT | O_EXCL | O_NOFOLLOW, access);
+    if (!fd) ThrowFileError("create", path, errno);
     return std::make_unique<LinuxFile>(std::move(fd), path);
+  }
+
+  std::unique_ptr<WritableFile> CreateUnnamed(const Path& folder, Access access) override {
+    UniqueFd fd = OpenNew(folder, O_TMPFILE, access);
+    // Its name will be given through /proc, which a container may lack.
+    if (!fd || ::access(OwnName(fd.get()).c_str(), F_OK) != 0) return nullptr;
+    return std::make_unique<LinuxFile>(std::move(fd), folder);
   }
 
   FileView Map(const Path& path) override {

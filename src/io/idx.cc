@@ -92,7 +92,7 @@ void WriteIdx(const Path& path, const Tensor& tensor, FileSystem& files) {
   for (const std::int64_t extent : spec.shape)
     for (const unsigned shift : {24U, 16U, 8U, 0U})
       head.push_back(static_cast<std::byte>(static_cast<std::uint64_t>(extent) >> shift));
-  AtomicFile file(files, path);
+  AtomicFile file(files, path, Access::kUmask);
   file.Write(head);
   for (std::size_t at = 0; at < tensor.data.size(); at += kPiece) {
     const auto piece = tensor.data.subspan(at, std::min(kPiece, tensor.data.size() - at));

@@ -202,7 +202,7 @@ void WriteNpy(const Path& path, const Tensor& tensor, FileSystem& files) {
   std::string start(kMagic);
   start += {'\x01', '\x00', static_cast<char>(header.size() & 0xffU),
             static_cast<char>(header.size() >> 8U)};
-  AtomicFile file(files, path);
+  AtomicFile file(files, path, Access::kUmask);
   file.Write(start + header);
   file.Write(tensor.data);
   file.Commit();

@@ -89,7 +89,7 @@ SafetensorsLayout LayOutSafetensors(std::span<const Tensor> tensors, const Metad
 void WriteSafetensors(const Path& path, std::span<const Tensor> tensors, const Metadata& metadata,
                       FileSystem& files) {
   const SafetensorsLayout layout = LayOutSafetensors(tensors, metadata);
-  AtomicFile file(files, path);
+  AtomicFile file(files, path, Access::kUmask);
   file.Write(layout.head);
   for (const Tensor* tensor : layout.order) file.Write(tensor->data);
   file.Commit();

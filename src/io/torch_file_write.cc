@@ -190,7 +190,7 @@ void EncodeTorchFile(const TorchValue& value, const ByteSink& sink) {
 void WriteTorchFile(const Path& path, const TorchValue& value, FileSystem& files) {
   std::optional<AtomicFile> file;  // made by the first bytes: what is refused leaves the disk alone
   EncodeTorchFile(value, [&](std::span<const std::byte> bytes) {
-    if (!file) file.emplace(files, path);
+    if (!file) file.emplace(files, path, Access::kUmask);
     file->Write(bytes);
   });
   file->Commit();

@@ -27,7 +27,7 @@ std::string ToText(const Fields& value) {
 // Opens a file, adds what `text` makes of its size, and closes it.
 template <class Text>
 void Write(const Path& path, int how, Text text) {
-  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | how, 0666));
+  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | how, 0600));
   struct ::stat status {};
   if (!file || ::fstat(file.get(), &status) != 0) io::ThrowFileError("write", path, errno);
   const std::string bytes = text(status.st_size);

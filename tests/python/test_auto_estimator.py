@@ -66,6 +66,9 @@ def test_the_better_rate_wins_and_its_model_is_the_one_that_was_measured(tmp_pat
     assert [trial.state for trial in est.trials] == ["finished", "finished"]
     assert est.get_best_config() == {"lr": 0.1, "batch_size": 32}
     model = est.get_best_model()
+    weights = list(tmp_path.rglob("best.ckpt"))
+    assert len(weights) == 2
+    assert all(file.stat().st_mode & 0o777 == 0o600 for file in weights)
     with torch.no_grad():
         found = model(torch.from_numpy(validation[0]).float()).numpy()[:, 0]
     assert metrics.MSE(validation[1], found) == pytest.approx(est.get_best_trial().value, rel=1e-5)

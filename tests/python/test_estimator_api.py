@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import logging
+import os
 import re
 import struct
 import sys
@@ -373,6 +374,14 @@ def test_the_state_of_the_spark_backend_is_in_model_dir(root: str, tmp_path: Pat
     other = estimator(root)
     other.load(tmp_path / "state.pkl")
     same(other.get_model(), est.get_model())
+    # It is private; a file that the user asks for by name has the mode of the umask.
+    assert (tmp_path / "state.pkl").stat().st_mode & 0o777 == 0o600
+    before = os.umask(0o022)
+    try:
+        est.save(str(tmp_path / "saved.pt"))
+    finally:
+        os.umask(before)
+    assert (tmp_path / "saved.pt").stat().st_mode & 0o777 == 0o644
     assert estimator(root, model_dir="dbfs:/here/model")._model_dir == "/dbfs/here/model"
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import errno
 import os
+import subprocess
+import sys
+import threading
 from pathlib import Path
 from typing import BinaryIO
 
 import pytest
 
 from orca.automl.folders import folder_name, folders_by_number
-from orca.files import append, write_content, write_whole
+from orca.files import write_content, write_whole
 
 
 def _make(folder: Path, run: str, number: int, age: int) -> Path:
@@ -39,9 +44,7 @@ def test_content_is_written_as_a_whole(tmp_path: Path, is_lasting: bool) -> None
     for content in (b"old", bytearray(b"newer"), memoryview(b"x" * 300_000), b""):
         write_content(str(path), content, is_lasting=is_lasting)
         assert path.read_bytes() == bytes(content)
-    append(str(path), b"a")
-    append(str(path), b"b")
-    assert path.read_bytes() == b"ab"
+    path.write_bytes(b"ab")
     assert list(path.parent.iterdir()) == [path]
     with pytest.raises(OSError, match="Not a directory"):
         write_content(f"{path}/below", b"z", is_lasting=is_lasting)
@@ -63,3 +66,71 @@ def test_a_file_is_the_old_one_or_the_new_one(tmp_path: Path, is_lasting: bool) 
         write_whole(path, breaks_off, is_lasting=is_lasting)
     assert path.read_bytes() == b"old"
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_threads_that_write_to_one_path_leave_a_whole_file(tmp_path: Path) -> None:
+    path = tmp_path / "state.pt"
+    contents = [bytes([number]) * 200_000 for number in range(4)]
+    together = threading.Barrier(len(contents))
+    found: list[bytes] = []
+
+    def write(content: bytes) -> None:
+        together.wait(60)
+        for _ in range(20):
+            write_whole(path, lambda file: file.write(content), is_lasting=False)
+            found.append(path.read_bytes())
+
+    with concurrent.futures.ThreadPoolExecutor(len(contents)) as threads:
+        for done in [threads.submit(write, content) for content in contents]:
+            done.result(60)
+    assert len(found) == 80
+    assert all(content in contents for content in found)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_process_that_is_killed_leaves_no_file_behind(tmp_path: Path) -> None:
+    """Where the file system has files without a name."""
+    try:
+        os.close(os.open(tmp_path, os.O_TMPFILE | os.O_WRONLY))
+    except OSError:
+        pytest.skip("the file system has no files without a name (O_TMPFILE)")
+    script = (
+        "import pathlib, sys, time\n"
+        "from orca.files import write_whole\n"
+        "def write(file):\n"
+        "    file.write(b'x' * (1 << 20))\n"
+        "    print('half', flush=True)\n"
+        "    time.sleep(600)\n"
+        "write_whole(pathlib.Path(sys.argv[1]), write)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "state.pt")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "half\n"
+        finally:
+            process.kill()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_an_os_error_that_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "state.pt"
+
+    def fails(file: BinaryIO) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match=r"No space left on device: '.*state\.pt'"):
+        write_whole(path, fails)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_are_private_unless_the_user_asked_for_them(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_whole(tmp_path / "own", lambda file: file.write(b"x"))
+        write_whole(tmp_path / "asked", lambda file: file.write(b"x"), is_private=False)
+        write_content(str(tmp_path / "content"), b"x")
+    finally:
+        os.umask(before)
+    modes = {file.name: oct(file.stat().st_mode & 0o777) for file in tmp_path.iterdir()}
+    assert modes == {"own": "0o600", "asked": "0o640", "content": "0o600"}

@@ -13,14 +13,18 @@
 
 namespace orca::io {
 
-/// Writes beside `path` under a temporary name; Commit gives it its name. Whatever happens, readers
-/// of `path` see what was there before, or all of the new bytes. Mode 0600.
+/// Writes into a file without a name; Commit gives it its name. Whatever happens, readers of `path`
+/// see what was there before, or all of the new bytes.
 ///
-/// One thread. Without a Commit the temporary file goes with the object.
+/// One thread; several objects may write to one path, and the last Commit wins. Without a Commit
+/// nothing is left, also of a process that is killed. Where the file system has no files without
+/// names (NFS, some FUSE) it is written under a temporary one, ".tmp-<16 letters>", which a process
+/// that is killed leaves behind.
 class ORCA_API AtomicFile {
  public:
-  AtomicFile(FileSystem& files, Path path);
-  explicit AtomicFile(Path path) : AtomicFile(RealFiles(), std::move(path)) {}
+  AtomicFile(FileSystem& files, Path path, Access access = Access::kUser);
+  explicit AtomicFile(Path path, Access access = Access::kUser)
+      : AtomicFile(RealFiles(), std::move(path), access) {}
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
   ~AtomicFile();
@@ -30,14 +34,19 @@ class ORCA_API AtomicFile {
   void Write(std::string_view text) { Write(std::as_bytes(std::span(text))); }
   /// Returns when the file and its name are on the disk.
   void Commit();
+  /// Returns when readers see it: a machine that stops may lose it, a process that is killed
+  /// cannot.
+  void CommitUnsynced();
 
-  /// Bytes written so far.
+  /// For code that appends by itself; -1 where there is none.
+  int fd() const { return file_->fd(); }
+  /// Bytes that Write has written so far.
   std::uint64_t size() const { return size_; }
 
  private:
   FileSystem& files_;
   Path path_;
-  Path temporary_;
+  Path temporary_;  // empty: the file has no name, or `path_`
   std::unique_ptr<WritableFile> file_;
   std::uint64_t size_ = 0;
 };

@@ -20,6 +20,12 @@ struct Written {
   int error = 0;  ///< An errno; 0 when nothing failed.
 };
 
+/// Who may read a new file.
+enum class Access {
+  kUser,   ///< Mode 0600 whatever the umask.
+  kUmask,  ///< The mode that other programs would give it: the user asked for this file.
+};
+
 /// A new file that is written from its beginning to its end by one thread. Closed with the object.
 class ORCA_API WritableFile {
  public:
@@ -29,6 +35,10 @@ class ORCA_API WritableFile {
   virtual void Sync() = 0;
   /// Network file systems report a full disk only here.
   virtual void Close() = 0;
+  /// Gives a file of CreateUnnamed a name that is not there yet.
+  virtual void Name(const Path& path) = 0;
+  /// For code that writes to it by itself; -1 where there is none.
+  virtual int fd() const { return -1; }
 };
 
 /// The bytes of a file. Changes to them stay in this process.
@@ -51,8 +61,11 @@ class ORCA_API FileSystem {
  public:
   virtual ~FileSystem() = default;
 
-  /// Makes a file that is not there yet, mode 0600.
-  virtual std::unique_ptr<WritableFile> Create(const Path& path) = 0;
+  /// Makes a file that is not there yet.
+  virtual std::unique_ptr<WritableFile> Create(const Path& path, Access access) = 0;
+  /// Makes a file in a folder that is gone with its object until it gets a name. Null where the
+  /// file system has no such files, and where none can be made: Create says why.
+  virtual std::unique_ptr<WritableFile> CreateUnnamed(const Path& folder, Access access) = 0;
   /// Maps a whole file. Whoever shortens a file under its readers kills them: replace it instead.
   virtual FileView Map(const Path& path) = 0;
   /// Replaces a file or an empty folder at `to`.

@@ -26,11 +26,14 @@ constexpr seconds kLong(60);
 /// The real file system, whose files cannot be made while a test says so, or have to wait.
 class FaultyFiles final : public FileSystem {
  public:
-  std::unique_ptr<WritableFile> Create(const Path& path) override {
+  std::unique_ptr<WritableFile> Create(const Path& path, Access access) override {
     ++attempts;
     if (const auto wait = Gate()) wait->wait_for(kLong);
     if (const int code = error; code != 0) ThrowFileError("create", path, code);
-    return RealFiles().Create(path);
+    return RealFiles().Create(path, access);
+  }
+  std::unique_ptr<WritableFile> CreateUnnamed(const Path& /*folder*/, Access /*access*/) override {
+    return nullptr;
   }
   FileView Map(const Path& path) override { return RealFiles().Map(path); }
   void Rename(const Path& from, const Path& to) override { RealFiles().Rename(from, to); }

@@ -50,17 +50,21 @@ TEST(AtomicFileTest, LeavesTheOldFileWhenItIsAbandoned) {
   EXPECT_THAT(folder.names(), ElementsAre("file"));
 }
 
-TEST(AtomicFileTest, IsForItsUserAloneWhateverTheUmask) {
+TEST(AtomicFileTest, IsForItsUserAloneWhateverTheUmaskUnlessItIsToBeShared) {
   const TestFolder folder;
-  for (const mode_t mask : {0U, 0777U}) {
+  const auto mode_of = [&](mode_t mask, Access access) {
     const mode_t before = ::umask(mask);
-    AtomicFile file(folder.path() / "file");
+    AtomicFile file(folder.path() / "file", access);
     file.Commit();
     ::umask(before);
     struct stat info {};
-    ASSERT_EQ(::stat((folder.path() / "file").c_str(), &info), 0);
-    EXPECT_EQ(info.st_mode & 0777U, 0600U);
-  }
+    EXPECT_EQ(::stat((folder.path() / "file").c_str(), &info), 0);
+    return info.st_mode & 0777U;
+  };
+  EXPECT_EQ(mode_of(0, Access::kUser), 0600U);
+  EXPECT_EQ(mode_of(0777, Access::kUser), 0600U);
+  EXPECT_EQ(mode_of(0, Access::kUmask), 0666U);
+  EXPECT_EQ(mode_of(0027, Access::kUmask), 0640U);
 }
 
 TEST(AtomicFileTest, SaysWhereItCannotWriteAndWhatHelps) {
@@ -87,9 +91,11 @@ TEST(AtomicFileTest, F22ShortAndInterruptedWritesLoseNothing) {
 }
 
 TEST(AtomicFileTest, F22AnyStepThatFailsLeavesTheOldFileOrTheNewOne) {
-  for (const int error : {EIO, ENOSPC, EROFS, EDQUOT}) {
+  for (const auto& [error, has_unnamed] :
+       {std::pair(EIO, true), {EIO, false}, {ENOSPC, true}, {EROFS, true}, {EDQUOT, false}}) {
     for (std::uint64_t step = 1;; ++step) {
       CrashFiles disk;
+      disk.HaveUnnamed(has_unnamed);
       const auto write = [&](const char* text) {
         AtomicFile file(disk, "/file");
         file.Write(text);
@@ -133,32 +139,65 @@ TEST(AtomicFileTest, F23ACrashAtAnyPointLeavesTheOldFileOrTheNewOne) {
     file.Write(text);
     file.Commit();
   };
-  bool finished = false;
-  for (std::uint64_t step = 1; !finished; ++step) {
-    CrashFiles disk;
-    write(disk, old_text);
-    disk.CrashAt(step);
-    try {
-      write(disk, new_text);
-      finished = true;
-    } catch (const Crash&) {
-    }
-    for (const auto mode :
-         {CrashMode::kLost, CrashMode::kKept, CrashMode::kTorn, CrashMode::kRandom}) {
-      for (std::uint64_t seed = 0; seed < 10; ++seed) {
-        const auto after = disk.Reboot(mode, seed);
-        const std::string found = TextOf(after->Map("/file").bytes);
-        EXPECT_TRUE(found == new_text || (found == old_text && !finished)) << "step " << step;
+  for (const bool has_unnamed : {true, false}) {
+    bool finished = false;
+    for (std::uint64_t step = 1; !finished; ++step) {
+      CrashFiles disk;
+      disk.HaveUnnamed(has_unnamed);
+      write(disk, old_text);
+      disk.CrashAt(step);
+      try {
+        write(disk, new_text);
+        finished = true;
+      } catch (const Crash&) {
+      }
+      for (const auto mode :
+           {CrashMode::kLost, CrashMode::kKept, CrashMode::kTorn, CrashMode::kRandom}) {
+        for (std::uint64_t seed = 0; seed < 10; ++seed) {
+          const auto after = disk.Reboot(mode, seed);
+          const std::string found = TextOf(after->Map("/file").bytes);
+          EXPECT_TRUE(found == new_text || (found == old_text && !finished)) << "step " << step;
+        }
       }
     }
   }
+}
+
+// As long as it is written it has no name: no process that is killed leaves one behind.
+TEST(AtomicFileTest, HasNoNameWhileItIsWritten) {
+  const TestFolder folder;
+  const Path path = folder.path() / "file";
+  if (!RealFiles().CreateUnnamed(folder.path(), Access::kUser))
+    GTEST_SKIP() << "the file system has no files without a name (O_TMPFILE)";
+  WriteAllTo(path, "old");
+  AtomicFile file(path);
+  file.Write("new");
+  EXPECT_THAT(folder.names(), ElementsAre("file"));
+  EXPECT_EQ(ReadAll(path), "old");
+  file.Commit();
+  EXPECT_THAT(folder.names(), ElementsAre("file"));
+  EXPECT_EQ(ReadAll(path), "new");
+}
+
+TEST(AtomicFileTest, SeveralMayWriteToOnePathAndTheLastCommitWins) {
+  const TestFolder folder;
+  const Path path = folder.path() / "file";
+  AtomicFile first(path);
+  AtomicFile second(path);
+  first.Write("first");
+  second.Write("second");
+  second.CommitUnsynced();
+  EXPECT_EQ(ReadAll(path), "second");
+  first.Commit();
+  EXPECT_EQ(ReadAll(path), "first");
+  EXPECT_THAT(folder.names(), ElementsAre("file"));
 }
 
 // The crash model itself: what is not synced must be able to go.
 TEST(CrashFilesTest, ForgetsWhatWasNotSynced) {
   CrashFiles disk;
   const auto write = [&](const char* name, bool sync_file, bool sync_folder) {
-    const auto file = disk.Create(name);
+    const auto file = disk.Create(name, Access::kUser);
     WriteAll(*file, std::as_bytes(std::span("text", 4)), name);
     if (sync_file) file->Sync();
     if (sync_folder) disk.SyncFolder("/");

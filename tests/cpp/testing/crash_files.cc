@@ -43,8 +43,8 @@ class CrashFiles::Lock final : public io::FolderLock {
 
 class CrashFiles::File final : public io::WritableFile {
  public:
-  File(CrashFiles& disk, NodePtr node, Path path)
-      : disk_(disk), node_(std::move(node)), path_(std::move(path)) {}
+  File(CrashFiles& disk, NodePtr node, Path path, bool has_name)
+      : disk_(disk), node_(std::move(node)), path_(std::move(path)), has_name_(has_name) {}
 
   io::Written Write(std::span<const std::byte> data) override {
     if (disk_.longest_write_ > 0) {
@@ -54,7 +54,7 @@ class CrashFiles::File final : public io::WritableFile {
     }
     if (const int error = disk_.Step(Change::kWrite); error != 0) return {0, error};
     if (disk_.room_) {
-      const std::uint64_t used = disk_.Used(*disk_.root_);
+      const std::uint64_t used = disk_.Used(*disk_.root_) + (has_name_ ? 0 : node_->data.size());
       const std::uint64_t left = *disk_.room_ - std::min(*disk_.room_, used);
       if (left == 0 && !data.empty()) return {0, ENOSPC};
       data = data.first(std::min<std::uint64_t>(data.size(), left));
@@ -76,10 +76,19 @@ class CrashFiles::File final : public io::WritableFile {
     disk_.CheckCrash();
   }
 
+  void Name(const Path& path) override {
+    disk_.Step(Change::kName, "create", path);
+    const NodePtr folder = disk_.FindFolder(path.parent_path(), "create");
+    if (folder->names.contains(path.filename().string())) ThrowFileError("create", path, EEXIST);
+    has_name_ = true;
+    disk_.Do(folder, {.removed = "", .added = path.filename().string(), .node = node_});
+  }
+
  private:
   CrashFiles& disk_;
   NodePtr node_;
   Path path_;
+  bool has_name_;
 };
 
 CrashFiles::CrashFiles() : root_(std::make_shared<Node>()) { root_->is_folder = true; }
@@ -143,13 +152,23 @@ std::vector<std::byte>& CrashFiles::Content(const Path& path) {
   return node->data;
 }
 
-std::unique_ptr<io::WritableFile> CrashFiles::Create(const Path& path) {
+std::unique_ptr<io::WritableFile> CrashFiles::Create(const Path& path, io::Access /*access*/) {
   Step(Change::kCreate, "create", path);
   const NodePtr folder = FindFolder(path.parent_path(), "create");
   if (folder->names.contains(path.filename().string())) ThrowFileError("create", path, EEXIST);
   auto node = std::make_shared<Node>();
   Do(folder, {.removed = "", .added = path.filename().string(), .node = node});
-  return std::make_unique<File>(*this, node, path);
+  return std::make_unique<File>(*this, node, path, true);
+}
+
+// No name leads to it: a crash takes it.
+std::unique_ptr<io::WritableFile> CrashFiles::CreateUnnamed(const Path& folder,
+                                                            io::Access /*access*/) {
+  if (!has_unnamed_) return nullptr;
+  Step(Change::kCreate, "create", folder);
+  (void)FindFolder(folder, "create");
+  CheckCrash();
+  return std::make_unique<File>(*this, std::make_shared<Node>(), folder, false);
 }
 
 io::FileView CrashFiles::Map(const Path& path) {

@@ -27,7 +27,17 @@ enum class CrashMode {
 };
 
 /// The calls that change something.
-enum class Change { kCreate, kWrite, kSync, kClose, kRename, kRemove, kMakeFolder, kSyncFolder };
+enum class Change {
+  kCreate,
+  kWrite,
+  kSync,
+  kClose,
+  kRename,
+  kRemove,
+  kMakeFolder,
+  kSyncFolder,
+  kName
+};
 
 /// Remembers what a disk would: data from Sync on, names from SyncFolder on. A rename is there
 /// completely or not at all. Every change counts as one step. One thread.
@@ -41,6 +51,8 @@ class CrashFiles final : public io::FileSystem {
   void FailAt(std::uint64_t step, int error, std::uint64_t count = 1);
   /// Writes take at most `bytes`, and each second one is interrupted first. 0: no more.
   void CutWrites(std::size_t bytes) { longest_write_ = bytes; }
+  /// Whether files can be without a name, as most file systems have it.
+  void HaveUnnamed(bool is_on) { has_unnamed_ = is_on; }
   /// The disk is full when all files together have so many bytes.
   void SetRoom(std::uint64_t bytes) { room_ = bytes; }
   std::uint64_t steps() const { return steps_; }
@@ -54,7 +66,9 @@ class CrashFiles final : public io::FileSystem {
   /// Changes a file in place.
   std::vector<std::byte>& Content(const io::Path& path);
 
-  std::unique_ptr<io::WritableFile> Create(const io::Path& path) override;
+  std::unique_ptr<io::WritableFile> Create(const io::Path& path, io::Access access) override;
+  std::unique_ptr<io::WritableFile> CreateUnnamed(const io::Path& folder,
+                                                  io::Access access) override;
   io::FileView Map(const io::Path& path) override;
   void Rename(const io::Path& from, const io::Path& to) override;
   bool Remove(const io::Path& path) override;
@@ -104,6 +118,7 @@ class CrashFiles final : public io::FileSystem {
   int fail_error_ = 0;
   std::size_t longest_write_ = 0;
   bool was_interrupted_ = false;
+  bool has_unnamed_ = true;
   std::optional<std::uint64_t> room_;
   bool crashed_ = false;
   std::uint64_t words_ = 0;

@@ -39,6 +39,8 @@ TEST_F(TrialFolderTest, HasALineForEachReport) {
   files.Add({.step = 2, .value = 1.0 / 3, .best = 0.25, .seconds = 2});
   files.End(false);
   files.End(false);  // Once is enough.
+  for (const auto& file : std::filesystem::directory_iterator(own_))
+    EXPECT_EQ(file.status().permissions(), std::filesystem::perms(0600)) << file.path();
   EXPECT_EQ(Text("params.json"), R"({"lr": 0.5})");
   std::istringstream lines(Text("result.json"));
   std::string line;

@@ -148,7 +148,7 @@ class KerasBaseModel:
             ) from error
         arrays = {str(i): array for i, array in enumerate(a for group in groups for a in group)}
         arrays["told"] = np.array(text)
-        write_whole(Path(checkpoint), lambda file: np.savez(file, **arrays))
+        write_whole(Path(checkpoint), lambda file: np.savez(file, **arrays), is_private=False)
 
     def restore(self, checkpoint: str | os.PathLike[str]) -> None:
         """Makes the model of what ``save`` wrote, or takes the weights of a trial's ``best.ckpt``. Runs no code of the file."""

@@ -567,7 +567,8 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
             model_path: The file, which ``torch.load`` reads with ``weights_only=True``.
             entire: Whether to write the model itself instead, which ``torch.load`` has to trust.
         """
-        write_file(Path(model_path), self.get_model() if entire else self.get_state_dict())
+        state = self.get_model() if entire else self.get_state_dict()
+        write_file(Path(model_path), state, is_private=False)
         return str(model_path)
 
     @_translated

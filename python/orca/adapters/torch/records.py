@@ -262,9 +262,9 @@ def _read(checkpoint: Any) -> dict[str, Any]:
     return state
 
 
-def write_file(path: Path, value: Any, *, is_lasting: bool = True) -> None:
+def write_file(path: Path, value: Any, *, is_private: bool = True, **options: Any) -> None:
     """Writes with ``torch.save``, completely or not at all; see ``write_whole``."""
-    write_whole(path, lambda file: torch.save(value, file), is_lasting=is_lasting)
+    write_whole(path, lambda file: torch.save(value, file, **options), is_private=is_private)
 
 
 def load_file(path: Path, *, trust: bool, generation: Generation) -> Any:

@@ -125,7 +125,7 @@ class Runner:
         tensors = unpack(state)
         if save_weights_only:
             tensors = {"epoch": tensors["epoch"], "models": tensors["models"]}
-        write_file(Path(path), tensors)
+        write_file(Path(path), tensors, is_private=False)
 
     def remove_checkpoint(self, path: str) -> None:
         """Removes a file, on rank 0."""

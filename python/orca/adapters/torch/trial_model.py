@@ -247,7 +247,7 @@ class PytorchBaseModel:
             "model": self._fitted().state_dict(),
             "optimizer": self.optimizer.state_dict(),
         }
-        write_file(Path(checkpoint), state)
+        write_file(Path(checkpoint), state, is_private=False)
 
     def restore(self, checkpoint: str | os.PathLike[str]) -> None:
         """Makes the model of what ``save`` wrote, or takes the weights of a trial's ``best.ckpt``. Runs no code of the file."""

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from orca.adapters.torch.records import read_file
+from orca.adapters.torch.records import read_file, write_file
 from orca.errors import FailedPreconditionError, InvalidArgumentError
 from orca.learn.pytorch.callbacks.base import Callback
 
@@ -130,7 +130,7 @@ class TorchModel:
         """Writes the whole model; ``loadModel`` has to trust the file."""
         if Path(path).exists() and not over_write:
             raise FailedPreconditionError(f"{path} is there already; give over_write=True")
-        torch.save(self._module, path, pickle_module=zoo_pickle_module)
+        write_file(Path(path), self._module, is_private=False, pickle_module=zoo_pickle_module)
 
     @staticmethod
     def loadModel(path: str | os.PathLike[str]) -> TorchModel:  # noqa: N802

@@ -252,7 +252,7 @@ class XGBoost:
     def save(self, model_file: str | os.PathLike[str]) -> None:
         """Writes the trees, completely or not at all."""
         trees = sealed(self.to_bytes())
-        write_whole(Path(model_file), lambda file: file.write(trees))
+        write_whole(Path(model_file), lambda file: file.write(trees), is_private=False)
 
     def restore(self, model_file: str | os.PathLike[str]) -> None:
         """Reads them."""
