@@ -176,7 +176,7 @@ void BindContext(nb::module_& m) {
           "submit",
           [](Context& self, const std::string& kind, const nb::sequence& parts, const Holds& shards,
              int workers, int threads, const std::string& on_failure, int max_restarts,
-             bool lets_go) {
+             bool lets_go, bool oversubscribe) {
             runtime::RunSpec spec;
             spec.kind = kind;
             spec.workers = workers;
@@ -184,6 +184,7 @@ void BindContext(nb::module_& m) {
             spec.on_failure = runtime::ParseOnFailure(on_failure);
             spec.max_restarts = max_restarts;
             spec.lets_go = lets_go;
+            spec.oversubscribe = oversubscribe;
             spec.parcel = Pack(parts);
             spec.shards.assign(shards.begin(), shards.end());
             // Who is woken by it may take this core at once, and other threads go on meanwhile.
@@ -191,7 +192,7 @@ void BindContext(nb::module_& m) {
             return self.Submit(std::move(spec));
           },
           "kind"_a, "parts"_a, "shards"_a, "workers"_a, "threads"_a, "on_failure"_a,
-          "max_restarts"_a, "lets_go"_a = false)
+          "max_restarts"_a, "lets_go"_a = false, "oversubscribe"_a = false)
       .def(
           "next_event",
           [](Context& self, double timeout) -> nb::object {
@@ -290,7 +291,8 @@ void BindNursery(nb::module_& m) {
            })
       .def("ready", &runtime::Nursery::Ready, "threads"_a, "versions"_a)
       .def("next", &runtime::Nursery::Next, nb::call_guard<nb::gil_scoped_release>())
-      .def("forked", &runtime::Nursery::Forked, "worker"_a, "pid"_a);
+      .def("forked", &runtime::Nursery::Forked, "worker"_a, "pid"_a)
+      .def("cannot_fork", &runtime::Nursery::CannotFork, "worker"_a, "error"_a);
 }
 
 void BindWorker(nb::module_& m) {

@@ -63,6 +63,7 @@ def run(
     threads: int | None = None,
     on_failure: str = "raise",
     max_restarts: int = 3,
+    oversubscribe: bool = False,
 ) -> list[Any]:
     """Runs ``fn(*args, **kwargs)`` on every worker and returns their results by rank.
 
@@ -79,6 +80,7 @@ def run(
             and all ranks begin anew) or ``"shrink"`` (the others begin anew without it). An
             exception of ``fn`` is always raised at once.
         max_restarts: How often ``"restart"`` begins anew.
+        oversubscribe: Permits more than four workers per core.
 
     Returns:
         One result a rank.
@@ -94,7 +96,8 @@ def run(
         [32]
         >>> orca.stop_orca_context()
     """
-    return _ended(fn, *_begin(fn, args, kwargs, workers, threads, on_failure, max_restarts))
+    call = _begin(fn, args, kwargs, workers, threads, on_failure, max_restarts, oversubscribe)
+    return _ended(fn, *call)
 
 
 def run_alone(framework: str, threads: int, fn: Callable[..., Any], args: Sequence[Any]) -> Any:
@@ -110,7 +113,7 @@ def run_alone(framework: str, threads: int, fn: Callable[..., Any], args: Sequen
         What ``fn`` returned.
     """
     kind = current_context().own_kind(framework, threads)
-    return _ended(fn, *_begin(fn, args, None, 1, threads, "raise", 0, kind))[0]
+    return _ended(fn, *_begin(fn, args, None, 1, threads, "raise", 0, kind=kind))[0]
 
 
 def _ended(fn: Callable[..., Any], home: Any, call: Any) -> list[Any]:
@@ -190,6 +193,7 @@ def submit(
     threads: int | None = None,
     on_failure: str = "raise",
     max_restarts: int = 3,
+    oversubscribe: bool = False,
 ) -> concurrent.futures.Future[list[Any]]:
     """As ``run``, without waiting.
 
@@ -203,7 +207,9 @@ def submit(
         [4, 4]
         >>> orca.stop_orca_context()
     """
-    return _Future(*_begin(fn, args, kwargs, workers, threads, on_failure, max_restarts))
+    return _Future(
+        *_begin(fn, args, kwargs, workers, threads, on_failure, max_restarts, oversubscribe)
+    )
 
 
 class _Future(concurrent.futures.Future[list[Any]]):
@@ -243,6 +249,7 @@ def _begin(
     threads: int | None,
     on_failure: str,
     max_restarts: int,
+    oversubscribe: bool = False,
     kind: str | None = None,
 ) -> tuple[Any, Any]:
     """The home of the call's shards, and the call."""
@@ -265,6 +272,7 @@ def _begin(
         on_failure,
         max_restarts,
         _lets_go.get(),
+        bool(oversubscribe),
     )
 
 

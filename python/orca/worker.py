@@ -69,10 +69,14 @@ def main() -> NoReturn:
     gc.freeze()
     nursery.ready(_threads(), versions(preloaded))
     while (birth := nursery.next()) is not None:
-        pid = os.fork()
-        if pid == 0:
-            _live(birth)
-        nursery.forked(birth.worker, pid)
+        try:
+            pid = os.fork()
+        except OSError as error:
+            nursery.cannot_fork(birth.worker, error.errno)
+        else:
+            if pid == 0:
+                _live(birth)
+            nursery.forked(birth.worker, pid)
         del birth
     os._exit(0)
 

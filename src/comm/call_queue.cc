@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <optional>
-#include <system_error>
 #include <utility>
 
 #include "orca/core/error.h"
@@ -56,15 +55,8 @@ std::shared_ptr<Work::State> CallQueue::Start(Collective call, DoneCallback done
   }
   {
     const std::lock_guard lock(mutex_);
-    if (!thread_.joinable()) {
-      try {
-        thread_ = std::jthread([this](const std::stop_token& stop) { Loop(stop); });
-      } catch (const std::system_error& error) {
-        throw Error(
-            Code::kResourceExhausted,
-            fmt::format("cannot start a thread: {}", DescribeLimitError(error.code().value())));
-      }
-    }
+    if (!thread_.joinable())
+      thread_ = StartThread([this](const std::stop_token& stop) { Loop(stop); });
     queue_.push_back({.call = std::move(call), .state = state});
     queued_.fetch_add(1);
   }

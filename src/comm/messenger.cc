@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <system_error>
 #include <utility>
 
 #include "orca/core/error.h"
@@ -404,12 +403,7 @@ bool Messenger::IdleLocked() const {
 void Messenger::EnsureThread() {
   const std::lock_guard lock(mutex_);
   if (thread_.joinable()) return;
-  try {
-    thread_ = std::jthread([this](const std::stop_token& stop) { Loop(stop); });
-  } catch (const std::system_error& error) {
-    throw Error(Code::kResourceExhausted,
-                fmt::format("cannot start a thread: {}", DescribeLimitError(error.code().value())));
-  }
+  thread_ = StartThread([this](const std::stop_token& stop) { Loop(stop); });
 }
 
 void Messenger::DriveInBackground() {

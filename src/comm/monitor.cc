@@ -55,12 +55,7 @@ Monitor::~Monitor() { Leave(); }
 void Monitor::Start() {
   ready_ = options_.world == 1;
   if (ready_) return;  // There is nobody to hear from.
-  try {
-    thread_ = std::jthread([this](const std::stop_token& stop) { Loop(stop); });
-  } catch (const std::system_error& error) {
-    throw Error(Code::kResourceExhausted,
-                fmt::format("cannot start a thread: {}", DescribeLimitError(error.code().value())));
-  }
+  thread_ = StartThread([this](const std::stop_token& stop) { Loop(stop); });
 }
 
 void Monitor::ConnectHub(UniqueFd socket, const net::SessionKeys& keys) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "orca/core/error.h"
+#include "orca/core/host.h"
 #include "orca/core/log.h"
 #include "orca/net/socket.h"
 
@@ -65,7 +66,7 @@ StoreServer::StoreServer(const std::string& address, const net::Secret& secret)
                 fmt::format("cannot make an event descriptor: {}; raise RLIMIT_NOFILE",
                             std::generic_category().message(errno)));
   }
-  thread_ = std::jthread([this](const std::stop_token& stop) { Serve(stop); });
+  thread_ = StartThread([this](const std::stop_token& stop) { Serve(stop); });
 }
 
 StoreServer::~StoreServer() {

@@ -14,6 +14,8 @@
 #include <limits>
 #include <optional>
 #include <sstream>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 #include "orca/core/error.h"
@@ -69,6 +71,23 @@ std::vector<std::string> CgroupFolders(const std::string& controller) {
   }
   folders.push_back(root);
   return folders;
+}
+
+// The limits of processes and threads, with what is used where the kernel tells.
+std::string ProcessLimits() {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NPROC, &limit);
+  std::string text =
+      limit.rlim_cur == RLIM_INFINITY
+          ? "RLIMIT_NPROC is unlimited"
+          : fmt::format("RLIMIT_NPROC is {} (raise it with 'ulimit -u')", limit.rlim_cur);
+  for (const std::string& folder : CgroupFolders("pids")) {
+    const auto most = ReadNumber(folder + "/pids.max");
+    if (!most) continue;
+    text += fmt::format(", pids.max of the cgroup {} is {} ({} used)", folder, *most,
+                        ReadFirstLine(folder + "/pids.current"));
+  }
+  return text + ", kernel.threads-max is " + ReadFirstLine("/proc/sys/kernel/threads-max");
 }
 
 std::atomic<std::uint64_t> fork_count{0};
@@ -188,14 +207,19 @@ std::string DescribeLimitError(int error) {
       return fmt::format("the system may open {} files (fs.file-max) and has; raise it with sysctl",
                          ReadFirstLine("/proc/sys/fs/file-max"));
     case EAGAIN:
-      ::getrlimit(RLIMIT_NPROC, &limit);
-      return fmt::format(
-          "no more processes or threads: RLIMIT_NPROC is {}, kernel.threads-max {}, the cgroup's "
-          "pids.max may be "
-          "lower; raise it with 'ulimit -u'",
-          limit.rlim_cur, ReadFirstLine("/proc/sys/kernel/threads-max"));
+      return "no more processes or threads: " + ProcessLimits() +
+             "; use fewer workers or raise the limit";
     default:
       return std::strerror(error);
+  }
+}
+
+std::jthread StartThread(std::function<void(const std::stop_token&)> body) {
+  try {
+    return std::jthread(std::move(body));
+  } catch (const std::system_error& error) {
+    throw Error(Code::kResourceExhausted,
+                fmt::format("cannot start a thread: {}", DescribeLimitError(error.code().value())));
   }
 }
 

@@ -339,7 +339,9 @@ void WriteMemoryFile(int fd, std::span<const FilePiece> pieces) {
   {
     std::vector<std::jthread> threads;
     const std::size_t helpers = is_much ? std::min(kMaxThreads, AllowedCpus().count()) - 1 : 0;
-    for (std::size_t i = 0; i < helpers; ++i) threads.emplace_back(work, Filling::Way::kTouch);
+    for (std::size_t i = 0; i < helpers; ++i)
+      threads.push_back(
+          StartThread([&work](const std::stop_token&) { work(Filling::Way::kTouch); }));
     work(Filling::Way::kWrite);
   }
   if (error != 0) {

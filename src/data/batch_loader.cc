@@ -40,7 +40,7 @@ class Crew {
   Crew(Gatherer gatherer, std::size_t ahead, int threads)
       : gatherer_(std::move(gatherer)), steps_(gatherer_.order().steps()), ready_(ahead) {
     for (int i = 0; i < threads; ++i) {
-      threads_.emplace_back([this](const std::stop_token& stop) { Work(stop); });
+      threads_.push_back(StartThread([this](const std::stop_token& stop) { Work(stop); }));
     }
   }
 

@@ -98,7 +98,8 @@ void ForEach(std::size_t count, int threads, const std::function<void(std::size_
     const std::size_t wanted =
         threads > 0 ? static_cast<std::size_t>(threads) : AllowedCpus().count();
     std::vector<std::jthread> helpers;
-    for (std::size_t i = 1; i < std::min(wanted, count); ++i) helpers.emplace_back(work);
+    for (std::size_t i = 1; i < std::min(wanted, count); ++i)
+      helpers.push_back(StartThread([&work](const std::stop_token&) { work(); }));
     work();
   }
   for (const std::exception_ptr& error : errors)

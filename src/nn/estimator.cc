@@ -202,7 +202,8 @@ struct Estimator::State {
     return {.workers = options.workers,
             .threads = options.threads,
             .on_failure = on_failure,
-            .max_restarts = max_restarts};
+            .max_restarts = max_restarts,
+            .oversubscribe = options.oversubscribe};
   }
   Json Call(std::uint64_t batch_size) const {
     if (batch_size == 0) throw Invalid("batch_size is 0; a step needs a row or more");

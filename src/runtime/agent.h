@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -46,15 +47,17 @@ class Agent {
     pid_t pid = -1;
     std::unique_ptr<UnixLink> link;
     Pipe pipes[2];
-    int failures = 0;  // in a row, before it was ready
+    std::deque<std::string> last_lines;
+    int failures = 0;  // in a row, before it had forked a worker
     bool ready = false;
     std::vector<std::uint64_t> unborn;  // workers that it was asked for and that are not there yet
+    std::deque<std::uint64_t> waiting;  // workers that it will be asked for when others are there
   };
   struct Worker {
     std::uint64_t id = 0;
     std::string kind;
     pid_t pid = -1;
-    std::unique_ptr<UnixLink> link;
+    std::unique_ptr<UnixLink> link;  // nothing while its nursery was not asked for it
     Pipe pipes[2];
     std::deque<std::string> last_lines;
     std::uint64_t call = 0;  // 0: idle
@@ -71,11 +74,15 @@ class Agent {
   void HandleDriver();
   void Obey(Message message);
   void StartNursery(Nursery& nursery);
+  void LaunchNursery(Nursery& nursery);
   void HandleNursery(const std::string& kind);
   void NurseryDied(Nursery& nursery, int status);
+  void GiveUp(Nursery& nursery, const std::string& why);
   void Call(Message message);
-  Worker& NewWorker(std::uint64_t id, const std::string& kind);
+  void Bear(Worker& worker);
   void AskForWorker(Nursery& nursery, Worker& worker);
+  void SendBirth(Nursery& nursery, Worker& worker);
+  void EndBirth(std::uint64_t id);
   void HandleWorker(std::uint64_t id);
   void LoseLink(Worker& worker);
   void AwaitStatus(const Worker& worker);
@@ -107,6 +114,9 @@ class Agent {
   std::map<std::uint64_t, Worker> workers_;
   NodeShards shards_;
   Guests guests_;
+  const std::size_t most_births_;  // at a time
+  std::set<std::uint64_t>
+      births_;  // workers that a nursery was asked for and that said nothing yet
   std::chrono::milliseconds silence_{5000};
   std::chrono::milliseconds grace_{2000};
   long oom_kills_ = 0;

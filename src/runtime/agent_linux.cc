@@ -37,12 +37,17 @@ constexpr std::size_t kLongestLine = std::size_t{16} << 10;
 // More than this unsent, and the workers' outputs wait in their pipes.
 constexpr std::size_t kDriverBacklog = std::size_t{4} << 20;
 constexpr int kNurseryTries = 3;
+constexpr std::size_t kBirthsPerCore = 4;             // at a time: more would only take longer
 constexpr std::chrono::seconds kNurseryTimeout(300);  // to import a framework from a cold disk
 constexpr std::chrono::seconds kNurseryLeave(10);     // to end, once its link is closed
 constexpr milliseconds kStatusWait(500);
 // Calls that run at once must not meet at the same one.
 constexpr std::size_t kMasters = 16;
 constexpr std::chrono::seconds kJoinTimeout(60);
+
+int Cores() {
+  return std::max(1, std::min(static_cast<int>(AllowedCpus().count()), CgroupCpuLimit()));
+}
 
 // The address of this end of `socket` with ports that are free now.
 std::vector<std::string> FreeAddresses(int socket, bool is_unix) {
@@ -86,6 +91,7 @@ Agent::Agent(std::unique_ptr<Link> driver, std::string host)
       driver_heard_(Clock::now()),
       shards_([this](NodeShards::Holder to, Message message) { SendTo(to, std::move(message)); }),
       guests_(loop_, shards_, [this](Message question) { driver_->Send(std::move(question)); }),
+      most_births_(kBirthsPerCore * static_cast<std::size_t>(Cores())),
       oom_kills_(OomKills()) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   RaiseDescriptorLimit();  // every shard takes one
@@ -117,8 +123,7 @@ void Agent::Run() {
   driver_->Send({.head = {{"op", "hello"},
                           {"host", HostName()},
                           {"pid", ::getpid()},
-                          {"cores", std::max(1, std::min(static_cast<int>(AllowedCpus().count()),
-                                                         CgroupCpuLimit()))},
+                          {"cores", Cores()},
                           {"masters", FreeAddresses(driver_->fd(), driver_host_.empty())},
                           {"version", ORCA_VERSION}}});
   WatchForSilence();
@@ -167,7 +172,8 @@ void Agent::Obey(Message message) {
                message.head.at("reason").get<std::string>());
   } else if (op == "leave") {
     const auto found = workers_.find(message.head.at("worker").get<std::uint64_t>());
-    if (found != workers_.end()) found->second.link->Send({.head = {{"op", "leave"}}});
+    if (found != workers_.end() && found->second.link)
+      found->second.link->Send({.head = {{"op", "leave"}}});
   } else if (op == "answer") {
     guests_.Answer(std::move(message));
   } else if (op == "door") {
@@ -195,7 +201,10 @@ void Agent::Call(Message message) {
     const auto rank = members[static_cast<std::size_t>(local_rank)][0].get<int>();
     const auto id = members[static_cast<std::size_t>(local_rank)][1].get<std::uint64_t>();
     const auto found = workers_.find(id);
-    Worker& worker = found == workers_.end() ? NewWorker(id, kind) : found->second;
+    const bool is_new = found == workers_.end();
+    Worker& worker = is_new ? workers_[id] : found->second;
+    worker.id = id;
+    worker.kind = kind;
     worker.call = call;
     worker.rank = rank;
     Json task = {{"op", "task"},
@@ -224,9 +233,12 @@ void Agent::Call(Message message) {
                               {"worker", id},
                               {"type", "ResourceExhaustedError"},
                               {"text", *why}}});
-      continue;
     }
-    worker.link->Send({.head = worker.task, .parcel = worker.parcel});
+    if (is_new) {
+      Bear(worker);
+    } else if (worker.link && worker.call != 0) {
+      worker.link->Send({.head = worker.task, .parcel = worker.parcel});
+    }
   }
 }
 
@@ -242,8 +254,13 @@ std::vector<int> Agent::CpusOf(int local_rank, int local_world, int threads) con
 }
 
 void Agent::CancelCall(std::uint64_t call, const std::string& reason) {
+  std::vector<std::uint64_t> waiting;  // no nursery was asked for them yet
   for (auto& [id, worker] : workers_) {
     if (worker.call != call) continue;
+    if (!worker.link) {
+      waiting.push_back(id);
+      continue;
+    }
     worker.link->Send({.head = {{"op", "cancel"}, {"call", call}, {"reason", reason}}});
     loop_.At(Clock::now() + grace_, [this, id = id, call] {
       const auto found = workers_.find(id);
@@ -251,11 +268,21 @@ void Agent::CancelCall(std::uint64_t call, const std::string& reason) {
       KillWorker(found->second, "did not stop when its call was cancelled, and was killed");
     });
   }
+  for (const std::uint64_t id : waiting)
+    WorkerDied(id, "was not started, because its call was cancelled");
 }
 
 // --- nurseries
 
 void Agent::StartNursery(Nursery& nursery) {
+  try {
+    LaunchNursery(nursery);
+  } catch (const Error& error) {  // A limit of this machine is no reason to end this process.
+    GiveUp(nursery, error.what());
+  }
+}
+
+void Agent::LaunchNursery(Nursery& nursery) {
   auto [mine, theirs] = UnixLink::Pair();
   auto [output, output_end] = MakePipe();
   auto [errors, errors_end] = MakePipe();
@@ -284,11 +311,8 @@ void Agent::StartNursery(Nursery& nursery) {
   for (int stream = 0; stream < 2; ++stream)
     WatchPipe(
         nursery.pipes[stream], stream, [] { return nullptr; }, kind);
-  const std::vector<std::uint64_t> unborn = std::exchange(nursery.unborn, {});
-  for (const std::uint64_t id : unborn) {
-    const auto found = workers_.find(id);
-    if (found != workers_.end()) AskForWorker(nursery, found->second);
-  }
+  std::erase_if(nursery.unborn, [this](std::uint64_t id) { return !workers_.contains(id); });
+  for (const std::uint64_t id : std::vector(nursery.unborn)) AskForWorker(nursery, workers_.at(id));
 }
 
 void Agent::HandleNursery(const std::string& kind) {
@@ -299,7 +323,6 @@ void Agent::HandleNursery(const std::string& kind) {
       const std::string op = message->head.value("op", "");
       if (op == "ready") {
         nursery.ready = true;
-        nursery.failures = 0;
         for (const std::uint64_t id : nursery.unborn)
           if (const auto found = workers_.find(id); found != workers_.end())
             found->second.heard = Clock::now();
@@ -310,6 +333,7 @@ void Agent::HandleNursery(const std::string& kind) {
       } else if (op == "forked") {
         const auto id = message->head.at("worker").get<std::uint64_t>();
         std::erase(nursery.unborn, id);
+        nursery.failures = 0;
         const auto found = workers_.find(id);
         if (found == workers_.end()) continue;
         Worker& worker = found->second;
@@ -317,6 +341,11 @@ void Agent::HandleNursery(const std::string& kind) {
         worker.heard = Clock::now();
         driver_->Send({.head = {{"op", "started"}, {"worker", id}, {"pid", worker.pid}}});
         if (!worker.fate.empty()) ::kill(-worker.pid, SIGKILL);
+      } else if (op == "cannot fork") {
+        const auto id = message->head.at("worker").get<std::uint64_t>();
+        std::erase(nursery.unborn, id);
+        nursery.failures = 0;
+        WorkerDied(id, "was not born: " + message->head.at("why").get<std::string>());
       } else if (op == "exited") {
         HandleExit(message->head.at("pid").get<pid_t>(), message->head.at("status").get<int>(),
                    message->head.at("peak").get<std::size_t>());
@@ -332,7 +361,8 @@ void Agent::HandleNursery(const std::string& kind) {
   }
 }
 
-// Its workers live on, as children of this process. It starts again, unless it cannot even begin.
+// Its workers live on, as children of this process. It starts again, unless it cannot even begin,
+// or dies again and again before it has forked the next worker.
 void Agent::NurseryDied(Nursery& nursery, int status) {
   loop_.Forget(nursery.link->fd());
   for (int stream = 0; stream < 2; ++stream) {
@@ -343,46 +373,77 @@ void Agent::NurseryDied(Nursery& nursery, int status) {
   }
   nursery.pid = -1;
   if (stopping_) return;
-  if (nursery.ready) {
-    Log(LogLevel::kWarning,
-        fmt::format("the nursery {} {}; it is started again", nursery.kind, DescribeExit(status)));
-    nursery.failures = 0;
+  const bool was_ready = std::exchange(nursery.ready, false);
+  const bool owed = !was_ready || !nursery.unborn.empty();
+  nursery.failures = owed ? nursery.failures + 1 : 0;
+  const bool again = nursery.failures < kNurseryTries;
+  if (again && (was_ready || WIFSIGNALED(status))) {
+    if (was_ready)
+      Log(LogLevel::kWarning, fmt::format("the nursery {} {}; it is started again", nursery.kind,
+                                          DescribeExit(status)));
     StartNursery(nursery);
     return;
   }
-  if (++nursery.failures < kNurseryTries && WIFSIGNALED(status)) {
-    StartNursery(nursery);
-    return;
-  }
-  const std::string how =
-      fmt::format("was not born: the process that starts workers {}", DescribeExit(status));
-  const std::vector<std::uint64_t> unborn = std::exchange(nursery.unborn, {});
+  GiveUp(nursery, "the process that starts workers " + DescribeExit(status));
+}
+
+// The workers that it owes are not born. Whoever asks for another one has it started anew.
+void Agent::GiveUp(Nursery& nursery, const std::string& why) {
+  nursery.failures = 0;
+  std::vector<std::uint64_t> unborn = std::exchange(nursery.unborn, {});
+  unborn.insert(unborn.end(), nursery.waiting.begin(), nursery.waiting.end());
+  nursery.waiting.clear();
   for (const std::uint64_t id : unborn)
-    if (workers_.contains(id)) WorkerDied(id, how);
-  nurseries_.erase(std::string(nursery.kind));
+    if (const auto found = workers_.find(id); found != workers_.end())
+      found->second.last_lines = nursery.last_lines;
+  loop_.Post([this, unborn, how = "was not born: " + why] {
+    for (const std::uint64_t id : unborn) WorkerDied(id, how);
+  });
 }
 
 // --- workers
 
-Agent::Worker& Agent::NewWorker(std::uint64_t id, const std::string& kind) {
-  Worker& worker = workers_[id];
-  worker.id = id;
-  worker.kind = kind;
-  const auto nursery = nurseries_.find(kind);
-  if (nursery == nurseries_.end()) {
-    // It could not be started; whoever waits for this worker learns that.
-    auto [mine, theirs] = UnixLink::Pair();
-    worker.link = std::make_unique<UnixLink>(std::move(mine));
-    loop_.Post([this, id] {
-      WorkerDied(id, "was not born: the process that starts workers could not be started");
-    });
-    return worker;
+void Agent::Bear(Worker& worker) {
+  Nursery& nursery = nurseries_.at(worker.kind);
+  if (births_.size() >= most_births_) {
+    nursery.waiting.push_back(worker.id);
+    return;
   }
-  AskForWorker(nursery->second, worker);
-  return worker;
+  nursery.unborn.push_back(worker.id);
+  births_.insert(worker.id);
+  if (nursery.pid > 0) {
+    AskForWorker(nursery, worker);
+  } else {
+    StartNursery(nursery);
+  }
+}
+
+// The next ones may be born.
+void Agent::EndBirth(std::uint64_t id) {
+  if (births_.erase(id) == 0) return;
+  loop_.Post([this] {
+    for (auto& [kind, nursery] : nurseries_) {
+      while (!nursery.waiting.empty() && births_.size() < most_births_) {
+        const auto next = workers_.find(nursery.waiting.front());
+        nursery.waiting.pop_front();
+        if (next != workers_.end()) Bear(next->second);
+      }
+    }
+  });
 }
 
 void Agent::AskForWorker(Nursery& nursery, Worker& worker) {
+  try {
+    SendBirth(nursery, worker);
+  } catch (const Error& error) {
+    std::erase(nursery.unborn, worker.id);
+    loop_.Post([this, id = worker.id, how = std::string("was not born: ") + error.what()] {
+      WorkerDied(id, how);
+    });
+  }
+}
+
+void Agent::SendBirth(Nursery& nursery, Worker& worker) {
   auto [mine, theirs] = UnixLink::Pair();
   auto [output, output_end] = MakePipe();
   auto [errors, errors_end] = MakePipe();
@@ -392,7 +453,6 @@ void Agent::AskForWorker(Nursery& nursery, Worker& worker) {
   fork.fds.push_back(std::move(output_end));
   fork.fds.push_back(std::move(errors_end));
   nursery.link->Send(std::move(fork));
-  nursery.unborn.push_back(worker.id);
   if (again) CloseWorker(worker);
   worker.link_lost = false;
   ++worker.births;
@@ -413,7 +473,7 @@ void Agent::AskForWorker(Nursery& nursery, Worker& worker) {
   for (int stream = 0; stream < 2; ++stream)
     WatchPipe(worker.pipes[stream], stream, owner, worker.kind);
   link->Send({.head = {{"op", "settings"}, {"beat", silence_.count() / 5}}});
-  if (again && worker.call != 0) link->Send({.head = worker.task, .parcel = worker.parcel});
+  if (worker.call != 0) link->Send({.head = worker.task, .parcel = worker.parcel});
 }
 
 void Agent::HandleWorker(std::uint64_t id) {
@@ -422,6 +482,7 @@ void Agent::HandleWorker(std::uint64_t id) {
     worker.link->Flush();
     while (auto message = worker.link->Receive()) {
       worker.heard = Clock::now();
+      EndBirth(id);
       const std::string op = message->head.value("op", "");
       if (op == "beat" || shards_.Handle(id, *message)) continue;
       shards_.HoldResults(*message);
@@ -471,7 +532,7 @@ void Agent::WorkerDied(std::uint64_t id, const std::string& how, std::size_t pea
   Worker& worker = found->second;
   if (worker.pid > 0) ::kill(-worker.pid, SIGKILL);  // its children, if it left any
   // Its last words may still be in the link and the pipes.
-  if (!worker.link_lost) HandleWorker(id);
+  if (worker.link && !worker.link_lost) HandleWorker(id);
   DrainPipes(worker);
   std::string last;
   for (const std::string& line : worker.last_lines)
@@ -494,6 +555,7 @@ void Agent::WorkerDied(std::uint64_t id, const std::string& how, std::size_t pea
                           {"last", Shortened(last, 4096)}}});
   CloseWorker(worker);
   workers_.erase(found);
+  EndBirth(id);
   shards_.HolderGone(id);
   KillOrphans();
 }
@@ -671,8 +733,9 @@ bool Agent::ReadPipe(Pipe& pipe, int stream, Worker* worker, const std::string& 
 
 void Agent::TellOutput(const Worker* worker, const std::string& kind, int stream,
                        std::string text) {
-  if (worker != nullptr) {
-    auto& lines = workers_.at(worker->id).last_lines;
+  {
+    auto& lines =
+        worker != nullptr ? workers_.at(worker->id).last_lines : nurseries_.at(kind).last_lines;
     for (std::size_t at = 0; at < text.size();) {
       const std::size_t end = std::min(text.find('\n', at), text.size());
       lines.push_back(text.substr(at, end - at));

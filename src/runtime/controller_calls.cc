@@ -50,6 +50,11 @@ std::shared_ptr<Run> Controller::Submit(RunSpec spec) {
   if (spec.max_restarts < 0)
     throw Error(Code::kInvalidArgument,
                 fmt::format("max_restarts {} is negative; 0 means never", spec.max_restarts));
+  if (const int most = kWorkersPerCore * cores(); spec.workers > most && !spec.oversubscribe)
+    throw Error(Code::kInvalidArgument,
+                fmt::format("{} workers are more than {} per core ({} core{}); give at most {}, or "
+                            "oversubscribe=True if that many are to share the cores",
+                            spec.workers, kWorkersPerCore, cores(), cores() == 1 ? "" : "s", most));
   if (spec.workers == 0) spec.workers = cores_;
   if (spec.threads == 0) spec.threads = std::max(1, cores() / spec.workers);
   std::shared_ptr<Job> job;

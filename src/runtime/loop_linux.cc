@@ -135,7 +135,7 @@ LoopThread::LoopThread(Loop& loop, std::string name,
       name_(std::move(name)),
       failed_(std::move(failed)),
       forks_(ForkCount()),
-      thread_([this] { Live(); }) {}
+      thread_(StartThread([this](const std::stop_token&) { Live(); })) {}
 
 LoopThread::~LoopThread() { Join(); }
 

@@ -121,4 +121,10 @@ void Nursery::Forked(std::uint64_t worker, pid_t pid) {
   state_->agent.Send({.head = {{"op", "forked"}, {"worker", worker}, {"pid", pid}}});
 }
 
+void Nursery::CannotFork(std::uint64_t worker, int error) {
+  state_->agent.Send({.head = {{"op", "cannot fork"},
+                               {"worker", worker},
+                               {"why", "cannot fork: " + DescribeLimitError(error)}}});
+}
+
 }  // namespace orca::runtime

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -110,7 +111,11 @@ void RunTask(Worker& worker) {
     while (auto birth = nursery.Next()) {
       const pid_t pid = ::fork();
       if (pid == 0) Live(std::move(*birth));
-      if (pid > 0) nursery.Forked(birth->worker, pid);
+      if (pid > 0) {
+        nursery.Forked(birth->worker, pid);
+      } else {
+        nursery.CannotFork(birth->worker, errno);
+      }
     }
   }
   ::_exit(0);
@@ -192,6 +197,7 @@ std::shared_ptr<runtime::Run> Submit(Context& context, const RunOptions& options
                          .threads = options.threads,
                          .on_failure = options.on_failure,
                          .max_restarts = options.max_restarts,
+                         .oversubscribe = options.oversubscribe,
                          .parcel = Parcel::Pack(parts),
                          .shards = std::move(shards)});
 }

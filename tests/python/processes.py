@@ -105,18 +105,23 @@ def wait_until(condition: Callable[[], object], what: str) -> float:
 
 
 @contextlib.contextmanager
-def memory_cgroup(limit: int) -> Iterator[Path]:
-    """A memory cgroup (v1) of so many bytes below our own; skips the test where none can be made."""
+def cgroup(controller: str, file: str, limit: int) -> Iterator[Path]:
+    """A cgroup (v1) with this limit below our own; skips the test where none can be made."""
     lines = Path("/proc/self/cgroup").read_text().splitlines()
-    own = next((line.split(":", 2)[2] for line in lines if ":memory:" in line), None)
+    own = next((line.split(":", 2)[2] for line in lines if f":{controller}:" in line), None)
     if own is None:
-        pytest.skip("no memory cgroup (v1)")
-    folder = Path(f"/sys/fs/cgroup/memory{own}/orca-test-{os.getpid()}")
+        pytest.skip(f"no {controller} cgroup (v1)")
+    folder = Path(f"/sys/fs/cgroup/{controller}{own}/orca-test-{os.getpid()}")
     try:
         folder.mkdir()
-        (folder / "memory.limit_in_bytes").write_text(str(limit))
+        (folder / file).write_text(str(limit))
     except OSError as error:
-        pytest.skip(f"no memory cgroup can be made: {error}")
+        pytest.skip(f"no {controller} cgroup can be made: {error}")
     yield folder
     wait_until(lambda: not (folder / "cgroup.procs").read_text(), "the cgroup is empty")
     folder.rmdir()
+
+
+def memory_cgroup(limit: int) -> contextlib.AbstractContextManager[Path]:
+    """A memory cgroup of that many bytes."""
+    return cgroup("memory", "memory.limit_in_bytes", limit)

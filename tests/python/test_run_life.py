@@ -521,7 +521,7 @@ def test_a_limit_on_open_files_is_named(environment: dict[str, str]) -> None:
     """F29"""
     program = (
         "import resource, orca; resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16)); "
-        "orca.init_orca_context('local', cores=1); orca.run(lambda: 1, workers=8)"
+        "orca.init_orca_context('local', cores=1); orca.run(lambda: 1, workers=4)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60

@@ -4,7 +4,10 @@
 #include <bitset>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <stop_token>
 #include <string>
+#include <thread>
 
 #include "orca/core/export.h"
 
@@ -39,6 +42,9 @@ ORCA_API void CheckMemoryFor(std::size_t bytes, const std::string& what);
 /// The text of `error`, with the name, the value and the remedy of the limit behind it (EMFILE,
 /// ENFILE, EAGAIN, ENOMEM).
 ORCA_API std::string DescribeLimitError(int error);
+
+/// Starts a thread. Throws kResourceExhausted, naming the limits, when there are too many.
+ORCA_API std::jthread StartThread(std::function<void(const std::stop_token&)> body);
 
 /// Rises in a child each time this process is forked, so that an object can tell that it crossed a
 /// fork.

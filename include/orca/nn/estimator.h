@@ -103,11 +103,12 @@ struct EstimatorOptions {
   std::vector<std::string> metrics;  ///< See learn::Metric::Names.
   /// The learning rate of every step; without it the optimizer's own. Groups keep their ratios.
   std::shared_ptr<learn::Schedule> (*schedule)() = nullptr;
-  int workers = 0;         ///< 0: one a core.
-  int threads = 0;         ///< A worker's; 0: the cores divided among the workers.
-  std::uint64_t seed = 0;  ///< Of the first weights, of the order of rows and of dropout.
-  std::string model_dir;   ///< Where checkpoints go: <model_dir>/models/<time>/model.<iteration>.
-  std::string log_dir;     ///< Where TensorBoard finds <log_dir>/train and <log_dir>/validation.
+  int workers = 0;             ///< 0: one a core.
+  int threads = 0;             ///< A worker's; 0: the cores divided among the workers.
+  bool oversubscribe = false;  ///< Permits more than runtime::kWorkersPerCore workers per core.
+  std::uint64_t seed = 0;      ///< Of the first weights, of the order of rows and of dropout.
+  std::string model_dir;  ///< Where checkpoints go: <model_dir>/models/<time>/model.<iteration>.
+  std::string log_dir;    ///< Where TensorBoard finds <log_dir>/train and <log_dir>/validation.
 };
 
 /// What was read from a file, without a copy.

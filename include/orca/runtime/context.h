@@ -54,6 +54,9 @@ enum class OnFailure {
 /// From "raise", "restart" or "shrink"; another text throws kInvalidArgument.
 ORCA_API OnFailure ParseOnFailure(const std::string& text);
 
+/// More workers per core than this are taken for a mistake, unless a call says otherwise.
+inline constexpr int kWorkersPerCore = 4;
+
 /// A function to run on workers.
 struct RunSpec {
   std::string kind;  ///< Of the nursery.
@@ -61,7 +64,8 @@ struct RunSpec {
   int threads = 0;   ///< A worker's; 0: the cores divided among the workers.
   OnFailure on_failure = OnFailure::kRaise;
   int max_restarts = 3;
-  Parcel parcel;  ///< The function and its arguments, for the worker's front end.
+  bool oversubscribe = false;  ///< Permits more than kWorkersPerCore workers per core.
+  Parcel parcel;               ///< The function and its arguments, for the worker's front end.
   std::vector<std::shared_ptr<const data::ShardHold>> shards;  ///< That the arguments name.
   bool lets_go = false;  ///< Its workers end with it: whoever comes next gets new ones.
 };

@@ -43,6 +43,8 @@ class ORCA_API Nursery {
   std::optional<Birth> Next();
   /// In the parent, after the fork.
   void Forked(std::uint64_t worker, pid_t pid);
+  /// In the parent, when fork failed with `error`.
+  void CannotFork(std::uint64_t worker, int error);
 
  private:
   struct State;

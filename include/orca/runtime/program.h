@@ -64,6 +64,7 @@ struct RunOptions {
   int threads = 0;
   OnFailure on_failure = OnFailure::kRaise;
   int max_restarts = 3;
+  bool oversubscribe = false;
 };
 
 /// What a call of orca::Run throws when the function failed somewhere.

@@ -109,7 +109,8 @@ TEST(HostTest, F29LimitErrorsNameTheLimitAndItsValue) {
               AllOf(HasSubstr("RLIMIT_NOFILE"), HasSubstr(std::to_string(limit.rlim_cur)),
                     HasSubstr("ulimit -n")));
   EXPECT_THAT(DescribeLimitError(ENFILE), HasSubstr("fs.file-max"));
-  EXPECT_THAT(DescribeLimitError(EAGAIN), AllOf(HasSubstr("RLIMIT_NPROC"), HasSubstr("pids.max")));
+  EXPECT_THAT(DescribeLimitError(EAGAIN),
+              AllOf(HasSubstr("RLIMIT_NPROC is "), HasSubstr("kernel.threads-max is ")));
   EXPECT_THAT(DescribeLimitError(ENOENT), HasSubstr("No such file"));
 }
 

@@ -2,6 +2,7 @@
 #include "orca/runtime/program.h"
 
 #include <dirent.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -20,6 +21,7 @@
 #include "orca/core/host.h"
 #include "orca/runtime/event_log.h"
 #include "runtime/process.h"
+#include "testing/cgroup.h"
 #include "testing/seed.h"
 
 namespace orca {
@@ -492,6 +494,23 @@ TEST_F(ProgramTest, F51AStoppedAgentIsNoticedAndNamed) {
   EXPECT_THAT(error.what(), HasSubstr("the process was stopped"));
 }
 
+TEST_F(ProgramTest, F29AProcessThatCannotBeForkedIsAnErrorThatNamesTheLimit) {
+  const auto group = testing::Cgroup::Create("pids", "pids.max", 1);
+  if (!group) GTEST_SKIP();
+  Start(2);
+  orca::Run(*context_, {.workers = 1}, Pid);
+  const pid_t agent = runtime::Children().at(0);
+  pid_t nursery = 0;  // The first child; the worker came later.
+  std::ifstream(fmt::format("/proc/{0}/task/{0}/children", agent)) >> nursery;
+  std::ofstream(group->path() + "/cgroup.procs") << nursery << std::flush;
+  const auto error = FailureOf([&] { orca::Run(*context_, {.workers = 2}, Pid); });
+  EXPECT_THAT(error.what(), HasSubstr("was not born: cannot fork: no more processes or threads"));
+  EXPECT_THAT(error.what(), HasSubstr(fmt::format("/orca-test-{} is 1 (1 used)", ::getpid())));
+  std::ofstream(group->path() + "/pids.max") << 100 << std::flush;
+  EXPECT_EQ(orca::Run(*context_, {.workers = 2}, Pid).size(), 2U);
+  context_.reset();  // The group must be empty.
+}
+
 TEST_F(ProgramTest, BadRequestsSayWhatIsPossible) {
   ContextOptions options = Options(-1);
   EXPECT_THROW(Context::Start(options), Error);
@@ -506,6 +525,15 @@ TEST_F(ProgramTest, BadRequestsSayWhatIsPossible) {
   Start(1);
   EXPECT_THROW(orca::Run(*context_, {.workers = -1}, Pid), Error);
   EXPECT_THROW(orca::Run(*context_, {.threads = -1}, Pid), Error);
+  try {
+    orca::Run(*context_, {.workers = 5}, Pid);
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), Code::kInvalidArgument);
+    EXPECT_THAT(error.what(),
+                HasSubstr("5 workers are more than 4 per core (1 core); give at most 4"));
+  }
+  EXPECT_EQ(orca::Run(*context_, {.workers = 5, .oversubscribe = true}, RankTimesTen).size(), 5U);
   context_->Stop();
   EXPECT_THROW(orca::Run(*context_, {}, Pid), Error);
 }

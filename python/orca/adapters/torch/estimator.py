@@ -126,6 +126,7 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         model_dir: str | None,
         use_tqdm: bool = False,
         settings: Any = None,
+        oversubscribe: bool = False,
     ) -> None:
         self._spec = spec
         self._settings = settings
@@ -134,6 +135,7 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         self.backend = backend
         self._rules = Rules.of(backend, generation)
         self._workers_per_node = workers_per_node
+        self._oversubscribe = oversubscribe
         self._model_dir = _mounted(model_dir)
         self._id = f"{os.getpid()}-{next(_numbers)}-{uuid.uuid4().hex[:8]}"
         self._version = "new"
@@ -667,7 +669,13 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         """Frees what the workers keep of this Estimator."""
         if self._context is not None and self._context is active_context():
             # One that has died has forgotten, too.
-            running.run(loop.forget, (self._id,), workers=self.num_workers, on_failure="restart")
+            running.run(
+                loop.forget,
+                (self._id,),
+                workers=self.num_workers,
+                on_failure="restart",
+                oversubscribe=self._oversubscribe,
+            )
         self._pickled = None
         self._context = None
 
@@ -752,7 +760,13 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
                 seed=seed,
             )
             try:
-                results = running.run(task, (call, *arguments), workers=workers, **policy)
+                results = running.run(
+                    task,
+                    (call, *arguments),
+                    workers=workers,
+                    oversubscribe=self._oversubscribe,
+                    **policy,
+                )
             except InvalidArgumentError:
                 _name_unsendable(arguments)
                 raise

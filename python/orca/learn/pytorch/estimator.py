@@ -44,6 +44,7 @@ def bind(generation: Generation, settings: Any = None) -> Any:
             elementwise: bool | None = None,
             sync_batchnorm: bool = False,
             device: Any = None,
+            oversubscribe: bool = False,
         ) -> Any:
             """An Estimator of a PyTorch model.
 
@@ -74,6 +75,7 @@ def bind(generation: Generation, settings: Any = None) -> Any:
                 device: ``"cuda"``: every worker has a GPU of its own, as many as there are;
                     ``"cuda:1"``: one worker on that GPU; None or ``"cpu"``: the CPU. Also a
                     ``torch.device``.
+                oversubscribe: Permits more than four workers per core.
 
             Returns:
                 The Estimator.
@@ -97,6 +99,7 @@ def bind(generation: Generation, settings: Any = None) -> Any:
                     elementwise=elementwise,
                     sync_batchnorm=sync_batchnorm,
                     device=device,
+                    oversubscribe=oversubscribe,
                     operator=training_operator_cls,
                     hook=initialization_hook,
                     settings=settings,
@@ -166,6 +169,7 @@ def _make(generation: Generation, backend: str, **given: Any) -> Any:
         generation,
         name,
         workers_per_node=given["workers_per_node"],
+        oversubscribe=given["oversubscribe"],
         model_dir=given["model_dir"],
         use_tqdm=given["use_tqdm"],
         settings=given["settings"],
