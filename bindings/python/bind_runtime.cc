@@ -326,11 +326,12 @@ void BindWorker(nb::module_& m) {
           "basket"_a, "shards"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("failed",
            [](Worker& self, std::string type, std::string text, std::string traceback, bool echo,
-              const nb::sequence& parts) {
+              bool lost_peer, const nb::sequence& parts) {
              self.Failed({.type = std::move(type),
                           .text = std::move(text),
                           .traceback = std::move(traceback),
                           .echo = echo,
+                          .lost_peer = lost_peer,
                           .parcel = Pack(parts)});
            })
       .def("cancelled", &Worker::Cancelled)

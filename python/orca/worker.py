@@ -273,7 +273,7 @@ class _Worker:
     def _failed(self, error: BaseException) -> None:
         name, message, text, parts = failure_of(error, __file__)
         echo = isinstance(error, (Cancelled, *_ECHOES))
-        self._native.failed(name, message, text, echo, parts)
+        self._native.failed(name, message, text, echo, isinstance(error, PeerLostError), parts)
 
 
 def failure_of(error: BaseException, caller: str) -> tuple[str, str, str, list[Any]]:

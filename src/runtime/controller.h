@@ -36,6 +36,7 @@ struct Cause {
   pid_t pid = -1;
   bool died = false;  // the process ended; otherwise its function raised
   bool echo = false;
+  bool lost_peer = false;  // what the function raised says that another rank is out of reach
   std::string type;
   std::string text;
   std::string traceback;
@@ -143,7 +144,10 @@ class Controller {
   void HearExited(Message message);
   void WorkerLost(std::uint64_t id, Cause cause);
   void AddCause(const std::shared_ptr<Job>& job, Cause cause);
+  void ConcludeAfter(const Job& job, std::chrono::milliseconds wait);
   void Conclude(std::uint64_t call, int attempt);
+  bool AwaitsSilentNode(const Job& job) const;
+  bool SpansNodes(const Job& job) const;
   void Finish(const std::shared_ptr<Job>& job);
   void RankEnded(const std::shared_ptr<Job>& job, int rank);
   void CheckLocal() const;

@@ -272,6 +272,7 @@ void Controller::HearFailed(Message message) {
                  .host = worker == workers_.end() ? "" : HostOf(worker->second),
                  .pid = worker == workers_.end() ? -1 : worker->second.pid,
                  .echo = head.value("echo", false),
+                 .lost_peer = head.value("lost_peer", false),
                  .type = head.value("type", ""),
                  .text = head.value("text", ""),
                  .traceback = head.value("traceback", ""),
@@ -365,18 +366,38 @@ const std::string& Controller::HostOf(const Worker& worker) const {
 void Controller::AddCause(const std::shared_ptr<Job>& job, Cause cause) {
   const bool echo = cause.echo;
   job->causes.push_back(std::move(cause));
-  const auto conclude_after = [&](milliseconds wait) {
-    loop_.At(Loop::Clock::now() + wait, [this, call = job->call, attempt = job->attempt] {
-      const std::lock_guard lock(state_mutex_);
-      Conclude(call, attempt);
-    });
-  };
   if (!echo && !job->concluding) {
     job->concluding = true;
-    conclude_after(job->running.size() > 1 ? Collect(options_) : milliseconds(0));
+    ConcludeAfter(*job, job->running.size() > 1 ? Collect(options_) : milliseconds(0));
   } else if (echo && job->causes.size() == 1) {
-    conclude_after(CollectEchoes(options_));
+    ConcludeAfter(*job, CollectEchoes(options_));
   }
+}
+
+void Controller::ConcludeAfter(const Job& job, milliseconds wait) {
+  loop_.At(Loop::Clock::now() + wait, [this, call = job.call, attempt = job.attempt] {
+    const std::lock_guard lock(state_mutex_);
+    Conclude(call, attempt);
+  });
+}
+
+// F11, F12: whether a rank still runs on a machine that has been silent for some beats. Ranks lose
+// one another before this process gives a machine up, and that machine is to blame, not they.
+bool Controller::AwaitsSilentNode(const Job& job) const {
+  return std::ranges::any_of(job.running, [&](int rank) {
+    const auto found = workers_.find(job.members[static_cast<std::size_t>(rank)]);
+    if (found == workers_.end()) return false;
+    const Node& node = *nodes_[static_cast<std::size_t>(found->second.node)];
+    return !node.lost && Loop::Clock::now() - node.heard > options_.silence * 3 / 10;
+  });
+}
+
+bool Controller::SpansNodes(const Job& job) const {
+  std::set<int> nodes;
+  for (const std::uint64_t id : job.members)
+    if (const auto found = workers_.find(id); found != workers_.end())
+      nodes.insert(found->second.node);
+  return nodes.size() > 1;
 }
 
 // The causes are there: decide whether the call fails or begins anew.
@@ -384,6 +405,11 @@ void Controller::Conclude(std::uint64_t call, int attempt) {
   const auto job = FindJob(call);
   if (!job || job->attempt != attempt || job->again || job->ended()) return;
   if (!job->cancel_reason.empty()) return;  // it ends when all ranks have stopped
+  const bool only_echoes = std::ranges::all_of(job->causes, &Cause::echo);
+  if (only_echoes && AwaitsSilentNode(*job) && !IsMutant("silent-node")) {
+    ConcludeAfter(*job, options_.silence / 5);
+    return;
+  }
   job->group->broken = true;
   const RunFailure failure = Describe(*job);
   const bool died = std::ranges::any_of(job->causes, [](const Cause& c) { return c.died; });
@@ -395,7 +421,10 @@ void Controller::Conclude(std::uint64_t call, int attempt) {
       job->spec.on_failure == OnFailure::kShrink && job->spec.workers - dead >= 1;
   const bool can_restart = job->spec.on_failure == OnFailure::kRestart &&
                            (job->restarts < job->spec.max_restarts || IsMutant("max-restarts"));
-  if (died && !raised && job->cancel_reason.empty() && (can_shrink || can_restart)) {
+  // F10: all processes are there, but two machines lost each other.
+  const bool cut =
+      only_echoes && SpansNodes(*job) && std::ranges::any_of(job->causes, &Cause::lost_peer);
+  if (!raised && ((died && (can_shrink || can_restart)) || (cut && can_restart))) {
     ++job->restarts;
     job->again = true;
     if (can_shrink) {
@@ -519,8 +548,8 @@ RunFailure Controller::Describe(const Job& job) const {
   for (const Cause& cause : job.causes) sorted.push_back(&cause);
   std::ranges::stable_sort(sorted, {}, &Cause::echo);
   const auto line = [](const Cause& cause) {
-    const std::string who =
-        fmt::format("rank {} ({}, process {})", cause.rank, cause.host, cause.pid);
+    const std::string process = cause.pid > 0 ? fmt::format(", process {}", cause.pid) : "";
+    const std::string who = fmt::format("rank {} ({}{})", cause.rank, cause.host, process);
     if (cause.died) {
       const bool left = cause.text.starts_with("left");
       return fmt::format("{} {}{}", who, cause.text, left ? " before its function returned" : "");

@@ -81,8 +81,10 @@ void RunTask(Worker& worker) {
     const std::span<const std::byte> part = result.bytes();
     worker.Done(Parcel::Pack(std::span(&part, 1)), result.shards);
   } catch (const Error& error) {
-    worker.Failed(
-        {.type = TypeName(error), .text = error.what(), .echo = runtime::IsEcho(error.code())});
+    worker.Failed({.type = TypeName(error),
+                   .text = error.what(),
+                   .echo = runtime::IsEcho(error.code()),
+                   .lost_peer = error.code() == Code::kPeerLost});
   } catch (const std::exception& error) {
     worker.Failed({.type = TypeName(error), .text = error.what()});
   }

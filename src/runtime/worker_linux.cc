@@ -326,7 +326,8 @@ void Worker::Failed(TaskFailure failure) {
                {"type", failure.type},
                {"text", Shortened(failure.text)},
                {"traceback", Shortened(failure.traceback)},
-               {"echo", failure.echo}},
+               {"echo", failure.echo},
+               {"lost_peer", failure.lost_peer}},
               std::move(failure.parcel));
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 import checks_estimator as checks
 import orca
 from orca.learn.metrics import Accuracy
+from orca.learn.pytorch.callbacks import Callback
 
 
 def place() -> str:
@@ -34,9 +36,43 @@ def trained_plainly(name: str) -> torch.nn.Module:
     return model
 
 
+class AsksForACut(Callback):
+    """In the fourth step of the first attempt: says on which machine rank 0 is, and takes its time."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def before_train_iter(self, runner: Any) -> None:
+        if runner.global_step >= 4 and not runner.is_resumed:
+            if orca.rank() == 0 and runner.global_step == 4:
+                mark = Path(self._folder, "cut.new")
+                mark.write_text(place())
+                mark.rename(mark.with_name("cut"))  # Whole when it is there.
+            time.sleep(0.1)
+
+
+def train_through_a_cut(folder: str) -> None:
+    """Weights and the number of epochs are those of one process."""
+    est = checks.estimator(2, optimizer=checks.OPTIMIZERS["adam"], model_dir=f"{folder}/model")
+    stats = est.fit(
+        checks.rows(300), epochs=1, batch_size=4, callbacks=[AsksForACut(folder)], max_restarts=1
+    )
+    assert len(stats) == 1
+    assert Path(folder, "cut").exists()
+    model = checks.net({})
+    optimizer = checks.OPTIMIZERS["adam"](model, {})
+    checks.trained_plainly(lambda m, c: optimizer, 1, 4, 300, model)
+    close(est.get_model(), model)
+    orca.stop_orca_context()
+    print("end of cut")
+
+
 def main() -> None:
-    address, secret, folder = sys.argv[1:]
+    address, secret, folder, what = sys.argv[1:]
     orca.init_orca_context("join", num_nodes=2, address=address, secret_file=secret)
+    if what == "cut":
+        train_through_a_cut(folder)
+        return
     x, y = checks.rows(30)
     for name in ("adam", "whole-norm"):
         est = checks.estimator(

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from processes import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
@@ -48,13 +52,19 @@ def hosts() -> Iterator[list[str]]:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
 
-def test_workers_of_two_machines_train_as_one_process(
-    hosts: list[str], private_env: dict[str, str], tmp_path: Path
-) -> None:
+@contextmanager
+def joined(
+    hosts: list[str], private_env: dict[str, str], tmp_path: Path, what: str
+) -> Iterator[tuple[subprocess.Popen[str], list[subprocess.Popen[bytes]]]]:
+    """The driver on the first host, at work, and agents on the others."""
     secret = tmp_path / "secret"
     secret.touch(0o600)
     secret.write_text(secrets.token_hex(32))
-    env = private_env | {"PYTHONPATH": os.pathsep.join(sys.path), "ORCA_SILENCE": "2"}
+    env = private_env | {
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "ORCA_SILENCE": "2",
+        "ORCA_PEER_TIMEOUT": "2",
+    }
     address = "10.78.0.1:7700"
     program = [sys.executable, "-c", "from orca.cli import main; main()", "agent"]
     agents = [
@@ -65,20 +75,69 @@ def test_workers_of_two_machines_train_as_one_process(
         )
         for host in hosts[1:]
     ]
+    driver = subprocess.Popen(
+        ["ip", "netns", "exec", hosts[0], sys.executable, str(SCRIPT)]
+        + [address, str(secret), str(tmp_path), what],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
-        done = subprocess.run(
-            ["ip", "netns", "exec", hosts[0], sys.executable, str(SCRIPT)]
-            + [address, str(secret), str(tmp_path)],
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.endswith("end of join\n")
-        assert [agent.wait(15) for agent in agents] == [0, 0]
+        yield driver, agents
     finally:
-        for agent in agents:
-            agent.kill()
-            agent.wait()
+        for process in (driver, *agents):
+            process.kill()
+            process.wait()
+
+
+def test_workers_of_two_machines_train_as_one_process(
+    hosts: list[str], private_env: dict[str, str], tmp_path: Path
+) -> None:
+    with joined(hosts, private_env, tmp_path, "train") as (driver, agents):
+        output, errors = driver.communicate(timeout=120)
+        assert driver.returncode == 0, errors
+        assert output.endswith("end of join\n")
+        assert [agent.wait(15) for agent in agents] == [0, 0]
+
+
+def cut(host: str, hook: str) -> None:
+    """Drops what comes to a host ("input"), or leaves it ("output")."""
+    chain = f"add chain inet cut {hook} {{ type filter hook {hook} priority 0; policy drop; }}"
+    rules = f"add table inet cut; {chain}"
+    subprocess.run(
+        ["ip", "netns", "exec", host, "nft", rules], check=True, capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize("of_rank_0", [True, False], ids=["rank-0", "the-other"])
+@pytest.mark.parametrize("hooks", [("input", "output"), ("input",), ("output",)], ids="-".join)
+def test_f11_f12_a_machine_that_is_cut_off_is_done_without(
+    hooks: tuple[str, ...],
+    of_rank_0: bool,
+    hosts: list[str],
+    private_env: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    """Its ranks, too, lose the others; only the side that reaches the driver goes on."""
+    if shutil.which("nft") is None:
+        pytest.skip("nft is not installed")
+    with joined(hosts, private_env, tmp_path, "cut") as (driver, agents):
+        mark = tmp_path / "cut"
+        wait_until(lambda: mark.exists() or driver.poll() is not None, "it trains")
+        assert driver.poll() is None, driver.communicate()
+        where = mark.read_text()
+        places = [
+            subprocess.check_output(
+                ["ip", "netns", "exec", host, "readlink", "/proc/self/ns/net"], text=True
+            ).strip()
+            for host in hosts[1:]
+        ]
+        index = places.index(where) if of_rank_0 else 1 - places.index(where)
+        for hook in hooks:
+            cut(hosts[1 + index], hook)
+        output, errors = driver.communicate(timeout=120)
+        assert driver.returncode == 0, errors
+        assert output.endswith("end of cut\n")
+        assert "lost with its node" in errors
+        assert [agent.wait(30) for agent in agents] == [0, 0]

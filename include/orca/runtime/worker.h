@@ -41,7 +41,8 @@ struct TaskFailure {
   std::string text;
   std::string traceback;
   bool echo = false;  ///< Only a consequence: another rank was lost, or the call was cancelled.
-  Parcel parcel;      ///< The error itself, for whoever asks for it.
+  bool lost_peer = false;  ///< Another rank was out of reach.
+  Parcel parcel;           ///< The error itself, for whoever asks for it.
 };
 
 /// A worker that gets this signal prints the stack of its function; see Context::PrintStacks.

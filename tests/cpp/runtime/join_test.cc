@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
@@ -13,6 +14,7 @@
 #include "orca/runtime/agent.h"
 #include "orca/runtime/program.h"
 #include "runtime/process.h"
+#include "testing/mutant.h"
 #include "testing/netns.h"
 #include "testing/processes.h"
 #include "testing/seed.h"
@@ -47,9 +49,20 @@ std::vector<double> Doubled(std::span<const double> values) {
   return result;
 }
 
+int Pid() { return ::getpid(); }
+
 void KillOn(int rank) {
   if (Rank() == rank) ::kill(::getpid(), SIGKILL);
   Group().Barrier();
+}
+
+// Reduces until the network fails; another attempt reduces once.
+std::string ReduceForLong() {
+  for (int i = 0; i < 6000 && Attempt() == 0; ++i) {
+    SumOver(1000);
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  return std::to_string(Attempt()) + " " + std::to_string(static_cast<int>(SumOver(10)));
 }
 
 using SharedShard = std::shared_ptr<const data::Shard>;
@@ -132,10 +145,14 @@ class JoinTest : public ::testing::Test {
     options.start_timeout = std::chrono::seconds(30);
     return options;
   }
-  void StartBoth() {
+  void StartBoth(milliseconds silence = kSilence) {
     StartAgent(0, secret_file_);
     StartAgent(1, secret_file_);
-    OnHost0([this] { context_ = Context::Start(Options(2)); });
+    OnHost0([this, silence] {
+      ContextOptions options = Options(2);
+      options.silence = silence;
+      context_ = Context::Start(options);
+    });
   }
   RunError FailureOf(const std::function<void()>& call) const {
     std::optional<RunError> caught;
@@ -223,6 +240,100 @@ TEST_F(JoinTest, F11F12OnlyTheSideThatReachesTheDriverGoesOn) {
   EXPECT_THAT(error.what(), HasSubstr("no sign of life"));
   EXPECT_EQ(agents_[1].Listen(std::chrono::seconds(15)), "served");  // it stopped by itself
   EXPECT_THAT(orca::Run(*context_, {.workers = 2}, SumOver, 10), Each(3.0));
+}
+
+enum class Cut { kBothWays, kIncoming, kOutgoing };
+
+class CutTest : public JoinTest, public ::testing::WithParamInterface<Cut> {
+ protected:
+  // Cuts the second host off while a call runs; the first one has the driver.
+  void CutSoon(Cut way) {
+    cutter_ = std::jthread([this, way] {
+      std::this_thread::sleep_for(milliseconds(500));
+      if (way != Cut::kOutgoing) network_->CutIncoming(1);
+      if (way != Cut::kIncoming) network_->CutOutgoing(1);
+    });
+  }
+  // The ranks of four that are on the second host.
+  std::vector<int> RanksThere() {
+    std::string there;
+    std::jthread([&] {
+      network_->Enter(1);
+      there = std::filesystem::read_symlink("/proc/thread-self/ns/net").string() + " ";
+    }).join();
+    std::vector<int> ranks;
+    const auto places = orca::Run(*context_, {.workers = 4}, Place);
+    for (int rank = 0; rank < 4; ++rank)
+      if (places[static_cast<std::size_t>(rank)].starts_with(there)) ranks.push_back(rank);
+    return ranks;
+  }
+  void ExpectThatTheHostThatIsCutOffIsBlamed(Cut way) {
+    StartBoth();
+    const std::vector<int> there = RanksThere();
+    ASSERT_EQ(there.size(), 2U);
+    CutSoon(way);
+    const auto error = FailureOf([&] { orca::Run(*context_, {.workers = 4}, ReduceForLong); });
+    EXPECT_THAT(there, ::testing::Contains(error.failure().rank)) << error.what();
+    EXPECT_THAT(error.what(), HasSubstr("lost with its node"));
+    EXPECT_THAT(error.what(), HasSubstr("no sign of life"));
+    EXPECT_EQ(agents_[1].Listen(std::chrono::seconds(15)), "served");  // it stopped by itself
+    EXPECT_THAT(orca::Run(*context_, {.workers = 2}, SumOver, 10), Each(3.0));
+    OnHost0([this] { context_.reset(); });
+  }
+
+ private:
+  std::jthread cutter_;
+};
+
+std::string NameOf(const ::testing::TestParamInfo<Cut>& tried) {
+  return tried.param == Cut::kBothWays   ? "BothWays"
+         : tried.param == Cut::kIncoming ? "Incoming"
+                                         : "Outgoing";
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, CutTest,
+                         ::testing::Values(Cut::kBothWays, Cut::kIncoming, Cut::kOutgoing), NameOf);
+
+TEST_P(CutTest, F11F12ACutInAllReduceBlamesTheHostThatIsCutOff) {
+  ExpectThatTheHostThatIsCutOffIsBlamed(GetParam());
+}
+
+using CutMutantTest = CutTest;
+INSTANTIATE_TEST_SUITE_P(Ways, CutMutantTest, ::testing::Values(Cut::kBothWays), NameOf);
+
+TEST_P(CutMutantTest, F11ThatAnEchoDoesNotWaitForASilentHostIsNoticed) {
+  if (testing::kSanitized) GTEST_SKIP() << "mutants are in the release build";
+  EXPECT_TRUE(testing::IsNoticed("silent-node",
+                                 [this] { ExpectThatTheHostThatIsCutOffIsBlamed(GetParam()); }));
+}
+
+TEST_P(CutTest, F11F12ACutInAllReduceIsARestartOnTheHostThatIsLeft) {
+  StartBoth();
+  CutSoon(GetParam());
+  const RunOptions options{.workers = 4, .on_failure = OnFailure::kRestart, .max_restarts = 1};
+  EXPECT_THAT(orca::Run(*context_, options, ReduceForLong), Each("1 10"));
+}
+
+TEST_P(CutTest, F11F12AGroupShrinksToTheHostThatIsLeft) {
+  StartBoth();
+  CutSoon(GetParam());
+  const RunOptions options{.workers = 4, .on_failure = OnFailure::kShrink};
+  const auto found = orca::Run(*context_, options, ReduceForLong);
+  EXPECT_THAT(found, ::testing::ElementsAre("1 3", "1 3"));
+}
+
+TEST_F(JoinTest, F10ACutThatHealsInTimeIsARestartOfTheSameProcesses) {
+  StartBoth(3 * kSilence);  // The agents' time is twice that.
+  const auto before = orca::Run(*context_, {.workers = 4}, Pid);
+  std::jthread cutter([&] {
+    std::this_thread::sleep_for(milliseconds(500));
+    network_->CutIncoming(1);
+    std::this_thread::sleep_for(kSilence * 5 / 2);  // What the ranks wait, and more.
+    network_->Run(1, "nft delete table inet cut");
+  });
+  const RunOptions options{.workers = 4, .on_failure = OnFailure::kRestart, .max_restarts = 1};
+  EXPECT_THAT(orca::Run(*context_, options, ReduceForLong), Each("1 10"));
+  EXPECT_EQ(orca::Run(*context_, {.workers = 4}, Pid), before);
 }
 
 TEST_F(JoinTest, F16AnAgentWithAnotherSecretIsRefused) {
