@@ -99,6 +99,10 @@ class WorkerFailedError(OrcaError):
         return error
 
 
+class ContextLostError(WorkerFailedError):
+    """No function can run in the context any more: its agents are lost, or it was stopped. ``rank`` is -1."""
+
+
 class InternalError(OrcaError):
     """A bug of Orca's."""
 

@@ -23,7 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 from orca import guests, progress
 from orca.context import active_context, current_context
-from orca.errors import InvalidArgumentError, WaitTimeoutError, WorkerFailedError
+from orca.errors import (
+    ContextLostError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    WaitTimeoutError,
+    WorkerFailedError,
+)
 from orca.pickles import dumps, loads
 
 if TYPE_CHECKING:  # It imports numpy, which a driver may never need.
@@ -52,6 +58,7 @@ __all__ = [
 # --- on the driver
 
 _LOOK = 0.05  # Seconds between looks for signals: two interrupts are two, unless closer than that.
+_PROBE = 2.0  # Seconds that the question may take whether functions can run.
 
 
 def run(
@@ -136,6 +143,19 @@ def _ended(fn: Callable[..., Any], home: Any, call: Any) -> list[Any]:
     if is_late and call.failure() is not None:
         raise WaitTimeoutError(f"{getattr(fn, '__name__', fn)} was ended: its time is over")
     return _results(home, call)
+
+
+def context_is_lost() -> bool:
+    """Whether no function can run in the context any more; asks by running one."""
+    try:
+        home, call = _begin(int, (), None, 1, 1, "raise", 0)
+        if call.wait(_PROBE):
+            _results(home, call)
+        else:  # All workers are busy: there are some.
+            call.cancel("it was a question that took too long")
+    except (ContextLostError, FailedPreconditionError):
+        return True
+    return False
 
 
 _limit: contextvars.ContextVar[float | None] = contextvars.ContextVar("limit", default=None)
@@ -305,7 +325,9 @@ def _is_whole(value: object) -> bool:
 
 def _results(home: Any, call: Any) -> list[Any]:
     if (failure := call.failure()) is not None:
-        raise WorkerFailedError(**failure)
+        # Every failure of a function has a rank, and that of a cancelled call has its mark.
+        is_lost = failure["rank"] < 0 and not failure["cancelled"]
+        raise (ContextLostError if is_lost else WorkerFailedError)(**failure)
     return [loads(parts, home) for parts in call.results()]
 
 

@@ -27,6 +27,11 @@ class Mutated:
         return _mutated, (os.environ.get("ORCA_MUTANT", ""),)
 
 
+def mutate() -> None:
+    """Leaves the mechanism out of this process."""
+    _mutated(os.environ.get("ORCA_MUTANT", ""))
+
+
 def _mutated(name: str) -> Mutated:
     if name in PYTHON:
         PYTHON[name]()
@@ -86,6 +91,13 @@ def _without_culprits() -> None:
     places.Places.check = lambda *_: None  # type: ignore[method-assign]
 
 
+def _blaming_trials() -> None:
+    """Errors of a context that is lost are the trials'."""
+    from orca.automl import trial_search
+
+    trial_search._is_of_context = lambda _: False
+
+
 PYTHON = {
     "step-seeds": _without_seeds,
     "leave-after-step": _leaving_at_once,
@@ -93,4 +105,5 @@ PYTHON = {
     "resume-place": _from_the_epochs_begin,
     "finite": _any_number,
     "culprit": _without_culprits,
+    "lost-context": _blaming_trials,
 }

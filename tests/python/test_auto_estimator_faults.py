@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import secrets
 import shutil
 import signal
 import sqlite3
@@ -19,9 +20,13 @@ import pytest
 import torch
 from torch import nn
 
+import checks_search
+import mutants
+from launcher import free_port
 from orca.automl import hp
 from orca.automl.auto_estimator import AutoEstimator
 from orca.errors import FailedPreconditionError, InvalidArgumentError
+from orca.tune import Study
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("context")]
 
@@ -140,6 +145,27 @@ def test_what_is_not_finite_is_not_tried_again(tmp_path: Path) -> None:
     assert est.get_best_config()["lr"] == 0.01
 
 
+def test_a_search_that_failed_closes_its_study(tmp_path: Path) -> None:
+    with pytest.raises(FailedPreconditionError, match="1 of 1 trials failed") as held:
+        fit(auto(tmp_path, times=99), ["raises"])
+    est = auto(tmp_path, times=0)
+    fit(est, ["raises"])
+    assert [trial.state for trial in est.trials] == ["finished"]
+    assert held.tb is not None  # And with it the frames of the first search.
+
+
+def test_a_study_that_was_closed_says_so(tmp_path: Path) -> None:
+    space = {"x": hp.uniform(0.0, 1.0)}
+    study = Study(space, storage=tmp_path / "study.db", seed=1)
+    study.optimize(lambda config: config["x"], 2, quiet=True)
+    study.close()
+    with pytest.raises(FailedPreconditionError, match="the study was closed; open its file again"):
+        study.ask()
+    again = Study(space, storage=tmp_path / "study.db", resume="auto")
+    assert len(again) == 2
+    again.close()
+
+
 def test_bad_limits_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="trial_timeout -1"):
         fit(auto(tmp_path), ["well"], trial_timeout=-1)
@@ -171,6 +197,54 @@ def test_the_state_of_the_experiment_is_that_of_ray_tune(tmp_path: Path) -> None
         lines = (Path(trial["logdir"]) / "result.json").read_text().splitlines()
         assert json.loads(lines[-1])["mse"] == mine.reports[-1][1]
     assert Path(trials[1]["error_file"]).exists()
+
+
+# --- the agent is killed
+
+
+def check(name: str, *arguments: str, mutant: str = "none") -> subprocess.CompletedProcess[str]:
+    """A check in a program of its own."""
+    return subprocess.run(
+        [sys.executable, checks_search.__file__, name, *arguments],
+        env=mutants.environment(mutant),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("who", ["local", "objective"])
+def test_f51_a_search_whose_agent_is_killed_raises_and_its_trials_run_later(
+    who: str, tmp_path: Path
+) -> None:
+    done = check(who, str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(f"end of {who}\n")
+
+
+def test_f51_a_search_that_blames_its_trials_for_a_killed_agent_is_noticed(tmp_path: Path) -> None:
+    done = check("local", str(tmp_path), mutant="lost-context")
+    assert done.returncode == 1
+    assert "FailedPreconditionError: 5 of 5 trials failed" in done.stderr
+
+
+def test_f51_trials_of_a_machine_that_is_lost_run_again_on_another_one(tmp_path: Path) -> None:
+    secret, address = tmp_path / "secret", f"127.0.0.1:{free_port()}"
+    secret.touch(0o600)
+    secret.write_text(secrets.token_hex(32))
+    program = [sys.executable, "-c", "from orca.cli import main; main()", "agent"]
+    command = [*program, "--join", address, "--secret-file", str(secret)]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    agents = [subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL) for _ in range(2)]
+    try:
+        done = check("joined", str(tmp_path), address, str(secret))
+        assert done.returncode == 0, done.stderr
+        assert sorted(agent.wait(60) for agent in agents) == [-signal.SIGKILL, 0]
+    finally:
+        for agent in agents:
+            agent.kill()
+            agent.wait()
 
 
 # --- the program is killed

@@ -244,44 +244,45 @@ class AutoEstimator:
                 warm_start=warm_start,
                 generation=self._generation,
             )
-        trials = n_sampling * int(study.space.native.grid_cells)
-        parallel = min(max(1, cores // self._cores), study.max_concurrent or cores)
-        run = Search(
-            trials=made,
-            study=study,
-            folder=folder,
-            epochs=epochs,
-            threshold=metric_threshold,
-            patience=trial_timeout,
-            reuses=reuse_workers,
-            keeps_states=retries > 0 or study.may_pause,
-            remote=self._remote,
-            leaderboard=TensorboardLogger(f"{folder}_leaderboard", name=self.name),
-            make_ahead=self._spec.make_ahead,
-        )
-        self._has_fitted = True
-        if self._cores > cores:
-            _log.warning(
-                "resources_per_trial wants %d cores, the context has %d: one trial runs at a time",
-                self._cores,
-                cores,
+        with contextlib.closing(study):  # An error's traceback would keep its file open.
+            trials = n_sampling * int(study.space.native.grid_cells)
+            parallel = min(max(1, cores // self._cores), study.max_concurrent or cores)
+            run = Search(
+                trials=made,
+                study=study,
+                folder=folder,
+                epochs=epochs,
+                threshold=metric_threshold,
+                patience=trial_timeout,
+                reuses=reuse_workers,
+                keeps_states=retries > 0 or study.may_pause,
+                remote=self._remote,
+                leaderboard=TensorboardLogger(f"{folder}_leaderboard", name=self.name),
+                make_ahead=self._spec.make_ahead,
             )
-        try:
-            run.run(math.inf if n_sampling == -1 else trials, parallel)
-        finally:  # What was found before an interrupt is there, too.
-            self._trials, self._bests, self._folders = study.trials, run.bests, run.folders
-            if reuse_workers and self._spec.forget_trials is not None:
-                self._free_workers(parallel)
-        run.complete_leaderboard()
-        failures = self._failures()
-        if failures and (raise_on_failed_trial or not self._bests):
-            raise FailedPreconditionError(failures)
-        if not self._bests:
-            raise FailedPreconditionError(
-                f"no weights of {len(self._trials)} trials are in {folder}: its folders are gone; begin anew, "
-                "without resume"
-            )
-        _log.info("%s", run.summary())
+            self._has_fitted = True
+            if self._cores > cores:
+                _log.warning(
+                    "resources_per_trial wants %d cores, the context has %d: one trial runs at a time",
+                    self._cores,
+                    cores,
+                )
+            try:
+                run.run(math.inf if n_sampling == -1 else trials, parallel)
+            finally:  # What was found before an interrupt is there, too.
+                self._trials, self._bests, self._folders = study.trials, run.bests, run.folders
+                if reuse_workers and self._spec.forget_trials is not None:
+                    self._free_workers(parallel)
+            run.complete_leaderboard()
+            failures = self._failures()
+            if failures and (raise_on_failed_trial or not self._bests):
+                raise FailedPreconditionError(failures)
+            if not self._bests:
+                raise FailedPreconditionError(
+                    f"no weights of {len(self._trials)} trials are in {folder}: its folders are gone; begin anew, "
+                    "without resume"
+                )
+            _log.info("%s", run.summary())
 
     def _free_workers(self, workers: int) -> None:
         """Has the workers forget the trials, and the data that they had mapped for the next one."""

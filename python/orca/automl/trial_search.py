@@ -25,7 +25,7 @@ from orca.automl.folders import folder_name, folders_by_number
 from orca.automl.mirror import Mirror
 from orca.automl.search.tensorboardlogger import TensorboardLogger
 from orca.context import OrcaContext
-from orca.errors import FailedPreconditionError
+from orca.errors import ContextLostError, FailedPreconditionError, OrcaError, WorkerFailedError
 from orca.files import make_lasting, write_content
 from orca.tune import Study, Trial, live
 
@@ -268,9 +268,16 @@ class Search:
             except Exception as error:
                 run = self._running.get(trial.number)
                 again = False
+                if _is_of_context(error):
+                    raise self._stopped_by(error) from error
                 if not self._study.is_running(trial):  # It has ended or paused; that counts.
                     _log.warning("behind the last report of trial %d: %s", trial.number, error)
                     return None
+                if _is_of_node(error):  # Each node is lost once, so this ends.
+                    _log.warning("trial %d runs again: %s", trial.number, error)
+                    if run is not None:
+                        self._running.pop(trial.number).close()
+                    continue
                 if _is_not_finite(error):  # It would be so again.
                     self._study.fail(trial, error)
                 else:
@@ -279,6 +286,16 @@ class Search:
                 if not again:
                     return None
                 _log.warning("trial %d runs again", trial.number)
+
+    def _stopped_by(self, error: Exception) -> ContextLostError:
+        """Ends the search as an interrupt does: trials that run are stored as running, for whoever resumes it."""
+        with self._changed:
+            self._is_stopped = True
+            self._changed.notify_all()
+        return ContextLostError(
+            f'{error}\nThe search is stored in {self._folder}. In a new context, fit with resume="auto" runs the '
+            "trials that are left"
+        )
 
     def _next(
         self, trials: float, told: list[tuple[Trial, float]], threads: int, *, is_spare: bool
@@ -635,6 +652,20 @@ class _NotFiniteError(FailedPreconditionError):
 def _is_not_finite(error: Exception) -> bool:
     remote = getattr(error, "remote_type", "")  # Where a loss is watched, on the worker.
     return isinstance(error, _NotFiniteError) or remote.endswith("NotFiniteError")
+
+
+def _is_of_context(error: Exception) -> bool:
+    """Whether no trial can run any more."""
+    if isinstance(error, ContextLostError):
+        return True
+    if isinstance(error, WorkerFailedError) or not isinstance(error, OrcaError):
+        return False
+    return not _is_not_finite(error) and running.context_is_lost()
+
+
+def _is_of_node(error: Exception) -> bool:
+    """Whether a trial's worker was lost with its node, while there are other nodes."""
+    return isinstance(error, WorkerFailedError) and "was lost with its node: " in str(error)
 
 
 def converted(config: dict[str, Any]) -> dict[str, Any]:

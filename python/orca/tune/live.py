@@ -52,11 +52,16 @@ def shown(
         finally:
             ends.set()
             thread.join()
+            table = monitor.table()
+            # An error's traceback holds what is here, and the study holds its file.
+            del study, monitor
+            if screen is not None:
+                screen.end()
     if screen is not None:
-        stream.write(monitor.table())
+        stream.write(table)
         stream.flush()
     elif _log.isEnabledFor(logging.INFO):
-        _log.info("%s", monitor.table().rstrip())
+        _log.info("%s", table.rstrip())
 
 
 def _is_terminal(stream: Any) -> bool:
@@ -90,6 +95,10 @@ class _Screen:
         with self._lock:
             if text and not self._is_inside:
                 self._footer.show(text)
+
+    def end(self) -> None:
+        """Forgets the study: nothing is drawn any more."""
+        self._monitor = None
 
     def clear(self) -> None:
         with self._lock:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orca._native import _core
-from orca.errors import FailedPreconditionError, InvalidArgumentError, OrcaError
+from orca.errors import ContextLostError, FailedPreconditionError, InvalidArgumentError, OrcaError
 from orca.generations import ORCA, Errors, Generation
 from orca.tune import live
 from orca.tune.arguments import (
@@ -589,6 +589,9 @@ class Study:
                     if result is None:
                         return
                 value = self._value(result)
+            except ContextLostError:  # No fault of the trial: it still runs, for whoever resumes.
+                with attempt.ending():
+                    raise
             except Exception as error:
                 with attempt.ending() as goes_on:
                     if not goes_on or not self.retry(trial, error, attempt.step):
@@ -662,6 +665,13 @@ class Study:
             f"{failed[-1].error}"
         )
 
+    def close(self) -> None:
+        """Ends the use of its file: another study may write there. Nothing else can be called afterwards."""
+        for steps, _ in self._paused.values():
+            steps.close()
+        self._paused.clear()
+        self._native = _Closed()  # type: ignore[assignment]
+
     # --- results
 
     def __len__(self) -> int:
@@ -717,6 +727,15 @@ class Study:
             None if native.source < 0 else native.source,
             native.clones,
             native.retries,
+        )
+
+
+class _Closed:
+    """In the place of the engine's study."""
+
+    def __getattr__(self, _name: str) -> Any:
+        raise FailedPreconditionError(
+            'the study was closed; open its file again, with resume="auto"'
         )
 
 
