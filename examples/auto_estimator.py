@@ -38,7 +38,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=8)
     parser.add_argument("--epochs", type=int, default=9)
-    parser.add_argument("--logs", default="/tmp/auto_estimator_logs")
+    parser.add_argument("--logs")  # None: below ~/.orca
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     orca.init_orca_context("local")

@@ -18,7 +18,7 @@ from orca.automl.xgboost import AutoXGBClassifier
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=16)
-    parser.add_argument("--logs", default="/tmp/auto_xgb_classifier_logs")
+    parser.add_argument("--logs")  # None: below ~/.orca
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     x, y = load_breast_cancer(return_X_y=True)

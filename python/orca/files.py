@@ -1,10 +1,12 @@
-"""Files that are there as a whole or not at all."""
+"""Files that are there as a whole or not at all, and folders that no other user can change."""
 # ruff: noqa: PTH103 - trials write thousands of small files, and a Path takes as long as its file.
 
 from __future__ import annotations
 
 import contextlib
 import os
+import pwd
+import stat
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +17,9 @@ from orca.errors import ResourceExhaustedError, UnavailableError
 
 __all__ = [
     "check_archive",
+    "home",
     "make_lasting",
+    "make_private",
     "read_sealed",
     "sealed",
     "write_content",
@@ -23,6 +27,7 @@ __all__ = [
 ]
 
 _SEAL = b"\norca crc32 "
+_FOR_ALL = "/tmp"  # Where a user without a home directory has a folder.
 
 
 def check_archive(path: str | os.PathLike[str]) -> None:
@@ -60,6 +65,59 @@ def read_sealed(path: Path) -> bytes:
             f"instead of {said.decode(errors='replace')}; use another copy of it, or write it again"
         )
     return content
+
+
+def home() -> Path:
+    """Orca's folder of this user: ``$ORCA_HOME``, else ``.orca`` in the home directory. See ``make_private``."""
+    if given := os.environ.get("ORCA_HOME"):
+        return Path(given)
+    user = os.environ.get("HOME")
+    if not user:
+        with contextlib.suppress(KeyError):  # A number without a name, in a container say.
+            user = pwd.getpwuid(os.geteuid()).pw_dir
+    return Path(f"{user}/.orca" if user else f"{_FOR_ALL}/orca-{os.geteuid()}")
+
+
+def make_private(path: str | os.PathLike[str]) -> Path:
+    """Makes a folder, and its parents, with mode 0700. One that is there already must be safe from other users.
+
+    Returns:
+        Its absolute path.
+
+    Raises:
+        UnavailableError: It is a link, belongs to another user, or others may change it; or a folder on the way that
+            lies where all users may write, as ``/tmp``, belongs to another user.
+    """
+    path = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() would follow links
+    is_open = False  # Whether any user could have made the next one.
+    for part in [*reversed(path.parents), path]:
+        if not os.path.lexists(part):
+            with contextlib.suppress(FileExistsError):
+                part.mkdir(0o700)
+        found = part.lstat()
+        if (is_open or part == path) and found.st_uid not in (0, os.geteuid()):
+            raise UnavailableError(
+                f"{part} belongs to another user ({_name_of(found.st_uid)}); give a folder of your own"
+            )
+        if stat.S_ISLNK(found.st_mode):
+            if part == path:
+                raise UnavailableError(f"{path} is a link; give the folder that it leads to")
+            found = part.stat()
+        is_open = bool(found.st_mode & stat.S_IWOTH)
+    if not stat.S_ISDIR(found.st_mode):
+        raise UnavailableError(f"{path} is not a folder; give another path")
+    if is_open and not found.st_mode & stat.S_ISVTX:
+        raise UnavailableError(
+            f"every user may change {path} (mode {stat.S_IMODE(found.st_mode):04o}); run chmod go-w {path}"
+        )
+    return path
+
+
+def _name_of(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
 
 
 def make_lasting(path: Path) -> None:

@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -110,11 +111,43 @@ std::optional<Record> EventReader::Next() {
   }
 }
 
+namespace {
+
+std::string GivenHome() {
+  const char* const home = std::getenv("ORCA_HOME");
+  return home == nullptr ? "" : home;
+}
+
+// The same as home() of python/orca/files.py.
+fs::path DefaultHome() {
+  if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0')
+    return fs::path(home) / ".orca";
+  std::array<char, 16384> buffer{};
+  passwd entry{};
+  passwd* found = nullptr;
+  ::getpwuid_r(::geteuid(), &entry, buffer.data(), buffer.size(), &found);
+  if (found != nullptr && *found->pw_dir != '\0') return fs::path(found->pw_dir) / ".orca";
+  return fmt::format("/tmp/orca-{}", ::geteuid());  // NewRunFolder sees whose it is
+}
+
+// What other users could have laid there beforehand is not used.
+void RequireOwn(const fs::path& folder) {
+  struct ::stat info {};
+  if (::lstat(folder.c_str(), &info) != 0) ThrowErrno("read", folder);
+  const bool is_own = info.st_uid == ::geteuid() || info.st_uid == 0;
+  if (is_own && (S_ISDIR(info.st_mode) || S_ISLNK(info.st_mode))) return;
+  throw Error(Code::kUnavailable,
+              fmt::format("{} belongs to another user (uid {}); set ORCA_HOME to a folder of your "
+                          "own",
+                          folder.string(), info.st_uid));
+}
+
+}  // namespace
+
 fs::path RunsFolder() {
-  if (const char* home = std::getenv("ORCA_HOME"); home != nullptr && *home != '\0')
-    return fs::absolute(home) / "runs";  // others read it whose directory is another
-  const char* user = std::getenv("HOME");
-  return fs::path(user == nullptr ? "/tmp" : user) / ".orca" / "runs";
+  const std::string given = GivenHome();
+  if (!given.empty()) return fs::absolute(given) / "runs";  // others read it from elsewhere
+  return DefaultHome() / "runs";
 }
 
 namespace {
@@ -138,6 +171,8 @@ RunFolder NewRunFolder(const std::string& id, std::size_t keep) {
     throw Error(Code::kUnavailable,
                 fmt::format("cannot make {}: {}; set ORCA_HOME to a folder that can be written",
                             runs.string(), error.message()));
+  if (GivenHome().empty()) RequireOwn(runs.parent_path());
+  RequireOwn(runs);
   ::chmod(runs.c_str(), 0700);
   const fs::path path = runs / id;
   if (::mkdir(path.c_str(), 0700) != 0) ThrowErrno("make", path);

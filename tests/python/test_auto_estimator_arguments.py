@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import threading
 from pathlib import Path
 from typing import Any
@@ -24,8 +26,8 @@ def test_bad_calls_say_what_is_wrong(tmp_path: Path) -> None:
         auto(tmp_path, loss="MSE")
     with pytest.raises(InvalidArgumentError, match="cpu"):
         auto(tmp_path, resources_per_trial={"cpu": 0})
-    with pytest.raises(InvalidArgumentError, match="logs_dir None is a NoneType; give the path"):
-        auto(tmp_path, logs_dir=None)
+    with pytest.raises(InvalidArgumentError, match="logs_dir 3 is a int; give the path"):
+        auto(tmp_path, logs_dir=3)
     with pytest.raises(InvalidArgumentError, match="x has no rows; give some"):
         auto(tmp_path).fit(
             (np.zeros((0, 4)), np.zeros(0)),
@@ -61,6 +63,42 @@ def test_bad_calls_say_what_is_wrong(tmp_path: Path) -> None:
         est.fit(rows(), **good)
 
 
+def test_without_logs_dir_the_folders_are_in_orcas_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ORCA_HOME", str(tmp_path / "orca"))
+    est = auto(tmp_path, logs_dir=None)
+    assert not (tmp_path / "orca").exists()
+    est.fit(rows(), validation_data=rows(64), metric="mse", search_space=SPACE, seed=1)
+    logs = tmp_path / "orca/auto_estimator_logs"
+    assert est.best_trials()[0][1].is_relative_to(logs / est.name)
+    for folder in (logs, logs / est.name, logs / f"{est.name}_leaderboard"):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("where", ["logs", "logs/test", "logs/test_leaderboard"])
+def test_logs_that_another_user_may_have_laid_are_refused(where: str, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "experiment_state-1.json").touch()
+    (tmp_path / where).parent.mkdir(exist_ok=True)
+    (tmp_path / where).symlink_to(target)
+    good = {"validation_data": rows(64), "metric": "mse", "search_space": SPACE}
+    with pytest.raises(
+        InvalidArgumentError, match=f"logs_dir cannot be used: .*{where} is a link; give"
+    ):
+        auto(tmp_path / "logs", name="test").fit(rows(), **good)
+    assert [path.name for path in target.iterdir()] == ["experiment_state-1.json"]
+    if os.geteuid() != 0:
+        return  # Only root makes files of another user.
+    (tmp_path / where).unlink()
+    (tmp_path / where).mkdir()
+    os.chown(tmp_path / where, 65534, 65534)
+    with pytest.raises(InvalidArgumentError, match=f"{where} belongs to another user"):
+        auto(tmp_path / "logs", name="test").fit(rows(), **good)
+    assert not list((tmp_path / where).iterdir())
+
+
 def test_a_call_that_is_refused_leaves_nothing_behind_and_may_be_repeated(tmp_path: Path) -> None:
     lock = threading.Lock()
     logs = tmp_path / "some" / "logs"
@@ -91,9 +129,7 @@ def test_a_call_that_is_refused_leaves_nothing_behind_and_may_be_repeated(tmp_pa
     est.fit(**good)
     assert len(est.trials) == 2
     (logs / "file").touch()
-    with pytest.raises(
-        InvalidArgumentError, match=r"file/test of logs_dir and name cannot be made.*give"
-    ):
+    with pytest.raises(InvalidArgumentError, match=r"file is not a folder; give another path"):
         auto(logs / "file").fit(**good)
     with pytest.raises(InvalidArgumentError, match=r"model_creator.*cannot be sent"):
         auto(tmp_path / "new", model_creator=lambda config: str(lock)).fit(**good)

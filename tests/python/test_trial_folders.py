@@ -5,6 +5,8 @@ from __future__ import annotations
 import concurrent.futures
 import errno
 import os
+import pwd
+import stat
 import subprocess
 import sys
 import threading
@@ -14,7 +16,8 @@ from typing import BinaryIO
 import pytest
 
 from orca.automl.folders import folder_name, folders_by_number
-from orca.files import write_content, write_whole
+from orca.errors import UnavailableError
+from orca.files import home, make_private, write_content, write_whole
 
 
 def _make(folder: Path, run: str, number: int, age: int) -> Path:
@@ -134,3 +137,78 @@ def test_files_are_private_unless_the_user_asked_for_them(tmp_path: Path) -> Non
         os.umask(before)
     modes = {file.name: oct(file.stat().st_mode & 0o777) for file in tmp_path.iterdir()}
     assert modes == {"own": "0o600", "asked": "0o640", "content": "0o600"}
+
+
+# --- folders that no other user can change
+
+ANOTHER = 65534  # The user "nobody".
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of another user")
+
+
+def test_a_folder_is_made_for_its_user_alone(tmp_path: Path) -> None:
+    made = make_private(tmp_path / "a/b")
+    assert made == tmp_path / "a/b"
+    for folder in (made, made.parent):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    made.chmod(0o755)  # What the user has changed stays.
+    assert stat.S_IMODE(make_private(made).stat().st_mode) == 0o755
+
+
+def test_a_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(make_private(tmp_path / "target"))
+    with pytest.raises(UnavailableError, match="link is a link; give the folder that it leads to"):
+        make_private(tmp_path / "link")
+    assert make_private(tmp_path / "link/inside").is_dir()  # On the way, its owner decides.
+
+
+def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UnavailableError, match="file is not a folder; give another path"):
+        make_private(tmp_path / "file")
+
+
+def test_a_folder_that_every_user_may_change_is_refused(tmp_path: Path) -> None:
+    folder = make_private(tmp_path / "open")
+    folder.chmod(0o777)
+    with pytest.raises(UnavailableError, match=r"mode 0777\); run chmod go-w"):
+        make_private(folder)
+    folder.chmod(0o1777)  # As /tmp: nobody changes what is another user's.
+    assert make_private(folder) == folder
+
+
+@needs_root
+def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
+    folder = make_private(tmp_path / "theirs")
+    os.chown(folder, ANOTHER, ANOTHER)
+    with pytest.raises(UnavailableError, match=r"theirs belongs to another user \(\w+\); give"):
+        make_private(folder)
+    assert make_private(folder / "mine").is_dir()  # A project's folder, say.
+
+
+@needs_root
+def test_where_every_user_may_write_the_whole_way_has_to_be_ones_own(tmp_path: Path) -> None:
+    shared = make_private(tmp_path / "shared")
+    shared.chmod(0o1777)
+    (shared / "theirs").mkdir()
+    (shared / "link").symlink_to(tmp_path)
+    for name in ("theirs", "link"):
+        os.chown(shared / name, ANOTHER, ANOTHER, follow_symlinks=False)
+        with pytest.raises(UnavailableError, match=f"{name} belongs to another user"):
+            make_private(shared / name / "mine")
+        assert not (shared / name / "mine").exists()
+
+
+def test_orcas_folder_is_the_users_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ORCA_HOME", str(tmp_path / "orca"))
+    assert home() == tmp_path / "orca"
+    monkeypatch.delenv("ORCA_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert home() == tmp_path / ".orca"
+    monkeypatch.delenv("HOME")
+    assert home() == Path(pwd.getpwuid(os.geteuid()).pw_dir) / ".orca"
+
+    def unknown(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    assert home() == Path(f"/tmp/orca-{os.geteuid()}")

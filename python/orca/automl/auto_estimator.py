@@ -18,7 +18,13 @@ from orca.automl.trial_search import Best, Search, converted
 from orca.context import OrcaContext
 from orca.data import SparkXShards
 from orca.data.rows import is_spark_frame
-from orca.errors import FailedPreconditionError, InvalidArgumentError, OrcaError
+from orca.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OrcaError,
+    UnavailableError,
+)
+from orca.files import home, make_private
 from orca.generations import ORCA, Errors, Generation, translated
 from orca.tune import Study, Trial
 from orca.tune.arguments import count, number, positive, warn
@@ -40,10 +46,15 @@ class AutoEstimator:
     """
 
     _generation: ClassVar[Generation] = ORCA  # The old roots have classes of their own.
+    _default_logs: ClassVar[str] = "auto_estimator_logs"
 
     # The spec is an adapter's: it has ``named_metric``, ``measures_training``, ``trials``, ``load_best``, ``forget_trials`` and ``make_ahead``.
-    def __init__(self, spec: Any, logs_dir: str, resources: Any, name: str, remote: Any) -> None:
+    def __init__(
+        self, spec: Any, logs_dir: str | None, resources: Any, name: str, remote: Any
+    ) -> None:
         self._spec = spec
+        if logs_dir is None:
+            logs_dir = str(home() / self._default_logs)
         if not isinstance(logs_dir, str | os.PathLike):
             raise InvalidArgumentError(
                 f"logs_dir {logs_dir!r} is a {type(logs_dir).__name__}; give the path of a folder"
@@ -70,7 +81,7 @@ class AutoEstimator:
         model_creator: Callable[[dict[str, Any]], Any],
         optimizer: Any,
         loss: Any,
-        logs_dir: str = "/tmp/auto_estimator_logs",
+        logs_dir: str | None = None,
         resources_per_trial: dict[str, Any] | None = None,
         name: str = "auto_pytorch_estimator",
         remote_dir: str | None = None,
@@ -82,7 +93,8 @@ class AutoEstimator:
             optimizer: ``f(model, config)``, or the name of a class of ``torch.optim``, whose rate is
                 ``config["lr"]`` or 0.001.
             loss: A torch loss, ``f(output, target)``, ``f(config)`` of one, a class of ``torch.nn`` or its name.
-            logs_dir: Where the folders of trials are.
+            logs_dir: Where the folders of trials are; None: ``auto_estimator_logs`` in ``$ORCA_HOME`` (``~/.orca``). Made
+                with mode 0700; one of another user, or a link, is refused.
             resources_per_trial: ``{"cpu": k}``: the cores of a trial; 1 by default.
             name: Of the folder in ``logs_dir``.
             remote_dir: Where the folders of trials are copied to while they grow: ``file://``, ``hdfs://``, ``s3://`` ...
@@ -98,7 +110,7 @@ class AutoEstimator:
         cls,
         *,
         model_creator: Callable[[dict[str, Any]], Any],
-        logs_dir: str = "/tmp/auto_estimator_logs",
+        logs_dir: str | None = None,
         resources_per_trial: dict[str, Any] | None = None,
         name: str = "auto_keras_estimator",
         remote_dir: str | None = None,
@@ -107,7 +119,8 @@ class AutoEstimator:
 
         Args:
             model_creator: ``f(config)`` of a compiled Keras 3 model.
-            logs_dir: Where the folders of trials are.
+            logs_dir: Where the folders of trials are; None: ``auto_estimator_logs`` in ``$ORCA_HOME`` (``~/.orca``). Made
+                with mode 0700; one of another user, or a link, is refused.
             resources_per_trial: ``{"cpu": k}``: the cores of a trial, and TensorFlow's threads; 1 by default.
             name: Of the folder in ``logs_dir``.
             remote_dir: Where the folders of trials are copied to while they grow: ``file://``, ``hdfs://``, ``s3://`` ...
@@ -226,7 +239,8 @@ class AutoEstimator:
             data, validation_data, columns, measured, self._cores, frozenset(search_space)
         )
         folder = self._logs / self.name
-        with _new_folder(folder):
+        leaderboard = Path(f"{folder}_leaderboard")
+        with _new_folders(self._logs, folder, leaderboard):
             study = Study(
                 search_space,
                 metric=name,
@@ -257,7 +271,7 @@ class AutoEstimator:
                 reuses=reuse_workers,
                 keeps_states=retries > 0 or study.may_pause,
                 remote=self._remote,
-                leaderboard=TensorboardLogger(f"{folder}_leaderboard", name=self.name),
+                leaderboard=TensorboardLogger(str(leaderboard), name=self.name),
                 make_ahead=self._spec.make_ahead,
             )
             self._has_fitted = True
@@ -396,16 +410,20 @@ def _check_is_there(name: str, given: Any) -> None:
 
 
 @contextlib.contextmanager
-def _new_folder(path: Path) -> Iterator[None]:
-    """Makes a folder. What is new of it goes again when the body raises, unless something is in it."""
-    new = [each for each in (path, *path.parents) if not each.exists()]
+def _new_folders(*paths: Path) -> Iterator[None]:
+    """Makes folders. What is new of them goes again when the body raises, unless something is in it."""
+    new = [each for path in paths for each in (path, *path.parents) if not each.exists()]
+    new.sort(key=lambda path: -len(path.parts))
     try:
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InvalidArgumentError(
-                f"the folder {path} of logs_dir and name cannot be made: {error}; give another logs_dir"
-            ) from error
+        for path in paths:
+            try:
+                make_private(path)
+            except UnavailableError as error:
+                raise InvalidArgumentError(f"logs_dir cannot be used: {error}") from error
+            except OSError as error:
+                raise InvalidArgumentError(
+                    f"the folder {path} of logs_dir and name cannot be made: {error}; give another logs_dir"
+                ) from error
         yield
     except BaseException:
         for each in new:

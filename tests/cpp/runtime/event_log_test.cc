@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -115,6 +116,42 @@ TEST_F(EventLogTest, TheLastRunsAreKept) {
   EXPECT_EQ(FindRun("run-111").id, "run-111");
   EXPECT_THROW(FindRun("run-1"), Error);
   EXPECT_THROW(FindRun("nothing"), Error);
+}
+
+TEST_F(EventLogTest, AFolderThatAnotherUserMadeFirstIsRefused) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root makes files of another user";
+  constexpr ::uid_t kAnother = 65534;
+  const auto refusal = [] {
+    try {
+      NewRunFolder("run");
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("it was used");
+  };
+  fs::create_directories(home_ / "runs");
+  ASSERT_EQ(::chown((home_ / "runs").c_str(), kAnother, kAnother), 0);
+  EXPECT_THAT(refusal(),
+              ::testing::HasSubstr("runs belongs to another user (uid 65534); set ORCA_HOME"));
+  ::unsetenv("ORCA_HOME");
+  const std::string before = std::getenv("HOME") == nullptr ? "" : std::getenv("HOME");
+  ::setenv("HOME", home_.c_str(), 1);
+  fs::create_directory(home_ / ".orca");
+  ASSERT_EQ(::chown((home_ / ".orca").c_str(), kAnother, kAnother), 0);
+  EXPECT_THAT(refusal(), ::testing::HasSubstr(".orca belongs to another user"));
+  ::setenv("HOME", before.c_str(), 1);
+}
+
+TEST_F(EventLogTest, WithoutHomeRunsAreInTheUsersOwnHome) {
+  ::unsetenv("ORCA_HOME");
+  const std::string before = std::getenv("HOME") == nullptr ? "" : std::getenv("HOME");
+  ::unsetenv("HOME");
+  const fs::path found = RunsFolder();
+  ::setenv("HOME", before.c_str(), 1);
+  const ::passwd* const entry = ::getpwuid(::geteuid());
+  const fs::path expected = entry != nullptr ? fs::path(entry->pw_dir) / ".orca"
+                                             : fs::path("/tmp/orca-" + std::to_string(::geteuid()));
+  EXPECT_EQ(found, expected / "runs");
 }
 
 TEST_F(EventLogTest, ARunWhoseDriverIsGoneIsLost) {

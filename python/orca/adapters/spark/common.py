@@ -66,10 +66,8 @@ def create_spark_conf() -> SparkConf:
 
 
 def create_tmp_path() -> str:
-    """A path in the folder for temporary files that is not there yet."""
-    folder = tempfile.mkdtemp()
-    Path(folder).rmdir()
-    return folder
+    """A path that is not there yet, in a new folder that no other user can change."""
+    return str(Path(tempfile.mkdtemp()) / "tmp")
 
 
 def get_dtype(bigdl_type: str) -> str:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import fcntl
 import inspect
 import itertools
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +30,7 @@ from orca.adapters.torch.trees import map_leaves
 from orca.creators import once_a_node
 from orca.data import ArrayStore
 from orca.errors import InvalidArgumentError
+from orca.files import home, make_private
 from orca.objects import broadcast_object
 from orca.phases import phase
 
@@ -122,9 +121,7 @@ class LoaderSource:
 @contextmanager
 def _turn() -> Iterator[None]:
     """Waits until no other worker of this user and machine is inside."""
-    home = Path(os.environ.get("ORCA_HOME") or Path.home() / ".orca")
-    home.mkdir(parents=True, exist_ok=True)
-    with (home / "data_creator.lock").open("w") as file:
+    with (make_private(home() / "locks") / "data_creator").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # Ends with the file, or the process.
         yield
 

@@ -17,7 +17,7 @@ class _AutoXGB(AutoEstimator):
     @translated
     def __init__(
         self,
-        logs_dir: str,
+        logs_dir: str | None,
         cpus_per_trial: int = 1,
         name: str | None = None,
         remote_dir: str | None = None,
@@ -47,7 +47,8 @@ class AutoXGBClassifier(_AutoXGB):
     ``"logloss"``, ``"auc"`` ...), one of ``Evaluator``, or ``f(y_true, y_pred)``.
 
     Args:
-        logs_dir: Where the folders of trials are.
+        logs_dir: Where the folders of trials are; None: ``auto_xgb_classifier_logs`` (of the regressor
+            ``auto_xgb_regressor_logs``) in ``$ORCA_HOME`` (``~/.orca``).
         cpus_per_trial: Cores of a trial, and its ``n_jobs``.
         name: Of the folder in ``logs_dir``.
         remote_dir: Where the folders of trials are copied to while they grow.
@@ -60,10 +61,11 @@ class AutoXGBClassifier(_AutoXGB):
     """
 
     kind = "classifier"
+    _default_logs = "auto_xgb_classifier_logs"
 
     def __init__(
         self,
-        logs_dir: str = "/tmp/auto_xgb_classifier_logs",
+        logs_dir: str | None = None,
         cpus_per_trial: int = 1,
         name: str | None = None,
         remote_dir: str | None = None,
@@ -76,10 +78,11 @@ class AutoXGBRegressor(_AutoXGB):
     """Searches for the best ``xgboost.XGBRegressor``; see ``AutoXGBClassifier``."""
 
     kind = "regressor"
+    _default_logs = "auto_xgb_regressor_logs"
 
     def __init__(
         self,
-        logs_dir: str = "/tmp/auto_xgb_regressor_logs",
+        logs_dir: str | None = None,
         cpus_per_trial: int = 1,
         name: str | None = None,
         remote_dir: str | None = None,
