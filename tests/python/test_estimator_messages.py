@@ -181,6 +181,94 @@ def test_a_label_for_every_pixel_is_named_by_its_row() -> None:
     est.shutdown()
 
 
+# --- optimizers of something else
+
+
+class Other:
+    """Creators that take another model than the one that is trained."""
+
+    @staticmethod
+    def whole(model: nn.Module, config: dict[str, Any]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(checks.net({}).parameters(), lr=0.1)
+
+    @staticmethod
+    def head(model: Any, config: dict[str, Any]) -> torch.optim.Optimizer:
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        model.second = nn.Linear(7, 3, dtype=torch.float64)
+        return optimizer
+
+
+@pytest.mark.parametrize("elementwise", [None, False])
+@pytest.mark.parametrize("operator", [None, Steps])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_optimizer_of_another_model_is_refused(
+    workers: int, operator: Any, elementwise: bool | None
+) -> None:
+    est = checks.estimator(
+        workers, optimizer=Other.whole, training_operator_cls=operator, elementwise=elementwise
+    )
+    text = message(lambda: est.fit(checks.rows(20), batch_size=10))
+    assert "SGD updates 4 tensors that the model does not have" in text
+    assert "optimizer 0, parameter 0 of shape (7, 5)" in text
+    assert "make it with the parameters of the model that from_torch gets" in text
+    est.shutdown()
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_an_optimizer_instance_of_another_model_is_refused(deterministic: bool) -> None:
+    optimizer = torch.optim.SGD(checks.net({}).parameters(), lr=0.1)
+    est = checks.estimator(2, model=checks.net({}), optimizer=optimizer)
+    text = message(lambda: est.fit(checks.rows(20), batch_size=10, deterministic=deterministic))
+    assert "SGD updates 4 tensors that the model does not have" in text
+    est.shutdown()
+
+
+def test_an_optimizer_of_a_layer_that_was_replaced_is_refused() -> None:
+    est = checks.estimator(2, optimizer=Other.head)
+    text = message(lambda: est.fit(checks.rows(20), batch_size=10))
+    assert "Adam updates 2 tensors that the model does not have" in text
+    assert (
+        "optimizer 0, parameter 2 of shape (3, 7), optimizer 0, parameter 3 of shape (3,)" in text
+    )
+    est.shutdown()
+
+
+def test_a_scheduler_of_another_optimizer_is_refused() -> None:
+    def scheduler(optimizer: Any, config: dict[str, Any]) -> Any:
+        return torch.optim.lr_scheduler.StepLR(Other.whole(nn.Linear(1, 1), config), 1)
+
+    est = checks.estimator(2, scheduler_creator=scheduler)
+    text = message(lambda: est.fit(checks.rows(20), batch_size=10))
+    assert "StepLR sets the learning rate of another optimizer" in text
+    est.shutdown()
+
+
+class Weighted(nn.Module):
+    """A loss that learns how to weigh."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones((), dtype=torch.float64))
+
+    def forward(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(output, target) * self.scale
+
+
+@pytest.mark.parametrize("kind", ["module", "function"])
+def test_an_optimizer_may_have_what_the_loss_learns(kind: str) -> None:
+    model, loss = checks.net({}), Weighted()
+    optimizer = torch.optim.SGD([*model.parameters(), *loss.parameters()], lr=0.1)
+
+    def weighted(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(output, target) * loss.scale
+
+    est = checks.estimator(
+        2, model=model, optimizer=optimizer, loss=loss if kind == "module" else weighted
+    )
+    assert est.fit(checks.rows(20), batch_size=10)[0]["num_samples"] == 20
+    est.shutdown()
+
+
 # --- shapes
 
 

@@ -97,6 +97,7 @@ class Session:
             if optimizer.state and self.group is not None:  # An instance's own.
                 optimizer.load_state_dict(optimizer.state_dict())
         self.schedulers = _make_schedulers(spec, self.optimizers)
+        _check_schedulers(self.schedulers, self.optimizers)
         self.criterion = _make_criterion(spec, device)
         if seed is not None:  # Not the same masks of dropout on all workers.
             seed_cpu(seed + 1 + running.rank())
@@ -176,7 +177,11 @@ class Session:
         """
         parameters = self._trained()
         shares, self.reason = self._may_share(parameters)
-        if any(allgather_object(written)):
+        # What a loss of the user's knows beside the model has a gradient by now.
+        strangers = self._strangers(parameters, are_used=not self.blocks)
+        everybody = allgather_object((written, strangers))
+        self._refuse([s for s in strangers if all(s in others for _, others in everybody)])
+        if any(written for written, _ in everybody):
             shares, self.reason = False, "the model writes to its parameters"
         self._owned = parameters
         if self.blocks:
@@ -202,6 +207,7 @@ class Session:
         if self.sync is not None:
             self.sync.give_back()
         self._owned = self._trained()
+        self._refuse(self._strangers(self._owned, are_used=False))
         self.reason = why
         self.sync = DrivenReplicas(self._owned, self.optimizers, self.group)
 
@@ -348,6 +354,37 @@ class Session:
                         found[names.get(id(parameter), fallback)] = parameter
         return found
 
+    def _strangers(self, trained: dict[str, nn.Parameter], *, are_used: bool) -> list[str]:
+        """What the optimizers update, and neither the models nor the loss have.
+
+        Args:
+            trained: What the optimizers update, by name.
+            are_used: Whether there was a backward pass, so that what has a gradient is known to be used. Else
+                these are strangers only if there is nothing but strangers.
+        """
+        loss = None if self.criterion is None else self.criterion.loss
+        owners = [*self.models, *([loss] if isinstance(loss, nn.Module) else [])]
+        known = {id(p) for owner in owners for p in owner.parameters()}
+        found = {name: p for name, p in trained.items() if id(p) not in known}
+        if not are_used and len(found) < len(trained):
+            return []
+        return [
+            f"{name} of shape {tuple(p.shape)}"
+            for name, p in found.items()
+            if not are_used or p.grad is None
+        ]
+
+    def _refuse(self, strangers: list[str]) -> None:
+        if not strangers:
+            return
+        kinds = " and ".join(dict.fromkeys(type(o).__name__ for o in self.optimizers))
+        raise InvalidArgumentError(
+            f"{kinds} updates {len(strangers)} tensors that the model does not have, and the loss does not use: "
+            f"{', '.join(strangers[:4])}{', ...' if len(strangers) > 4 else ''}; make it with the parameters of "
+            "the model that from_torch gets, after all layers are in their places, or give a creator "
+            "f(model, config)"
+        )
+
     def _may_share(self, parameters: dict[str, nn.Parameter]) -> tuple[bool, str]:
         spec = self.spec
         if self.group is not None:
@@ -469,6 +506,18 @@ def _make_schedulers(spec: ModelSpec, optimizers: list[torch.optim.Optimizer]) -
         return [spec.scheduler]
     optimizer = optimizers[0] if len(optimizers) == 1 else optimizers
     return _listed(_call(spec.scheduler, optimizer, dict(spec.config)))
+
+
+def _check_schedulers(schedulers: list[Any], optimizers: list[torch.optim.Optimizer]) -> None:
+    """A scheduler of an optimizer that does not train would do nothing."""
+    ours = {id(group) for optimizer in optimizers for group in optimizer.param_groups}
+    for scheduler in schedulers:
+        theirs = getattr(getattr(scheduler, "optimizer", None), "param_groups", None)
+        if theirs and not ours & {id(group) for group in theirs}:
+            raise InvalidArgumentError(
+                f"{type(scheduler).__name__} sets the learning rate of another optimizer than the one that "
+                "trains; make it with the optimizer that scheduler_creator gets"
+            )
 
 
 def _make_criterion(spec: ModelSpec, device: torch.device) -> Criterion | None:
