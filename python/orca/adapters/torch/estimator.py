@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 import functools
 import hashlib
 import itertools
@@ -15,7 +14,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,13 @@ from torch.utils.data import DataLoader
 from orca import running
 from orca._native import _core
 from orca.adapters.torch import loop
+from orca.adapters.torch.arguments import (
+    Rules,
+    check_positive,
+    is_creator,
+    mounted,
+    name_unsendable,
+)
 from orca.adapters.torch.commits import Ledger
 from orca.adapters.torch.devices import count_gpus, workers_on
 from orca.adapters.torch.feeds import ArraySource, LoaderSource
@@ -76,40 +82,6 @@ def _translated(method: Any) -> Any:
     return wrapper
 
 
-@dataclass(frozen=True)
-class Rules:
-    """What the name of a backend meant.
-
-    Attributes:
-        one_worker_a_core: Else as many as ``workers_per_node`` says.
-        batch_is_a_workers: Whether ``batch_size`` counts the rows of one worker.
-        epochs_are_absolute: Whether ``fit(epochs=n)`` trains until epoch n, else n more.
-        returns_self: Whether ``fit`` returns the Estimator, else statistics.
-        engine_names: Whether metrics are called as the engine of BigDL called them.
-        frames_as_float32: Whether columns reach the model as float32, whatever they were.
-    """
-
-    one_worker_a_core: bool = False
-    batch_is_a_workers: bool = False
-    epochs_are_absolute: bool = False
-    returns_self: bool = False
-    engine_names: bool = False
-    frames_as_float32: bool = False
-
-    @staticmethod
-    def of(backend: str, generation: Generation) -> Rules:
-        """Those of a backend, in one generation."""
-        if backend != "bigdl":
-            return Rules(batch_is_a_workers=generation.batch_size_is_per_worker)
-        return Rules(
-            one_worker_a_core=True,
-            epochs_are_absolute=True,
-            returns_self=True,
-            engine_names=True,
-            frames_as_float32=True,
-        )
-
-
 class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
     """Trains, evaluates and predicts with a PyTorch model on the workers of the context.
 
@@ -136,7 +108,7 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         self._rules = Rules.of(backend, generation)
         self._workers_per_node = workers_per_node
         self._oversubscribe = oversubscribe
-        self._model_dir = _mounted(model_dir)
+        self._model_dir = mounted(model_dir)
         self._id = f"{os.getpid()}-{next(_numbers)}-{uuid.uuid4().hex[:8]}"
         self._version = "new"
         weakref.finalize(self, _dropped.append, self._id)
@@ -224,7 +196,7 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
             raise InvalidArgumentError(
                 f'on_nan {on_nan!r} is not known; give "raise", "skip" or "ignore"'
             )
-        _check_positive("epochs", epochs)
+        check_positive("epochs", epochs)
         blocks = self._blocks(deterministic)
         said = self._resume(resume)
         if self._rules.epochs_are_absolute:
@@ -492,7 +464,7 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
             has_state=True,
         )
         rows = _ROWS_OF_FRAMES if batch_size is None else batch_size
-        _check_positive("batch_size", rows)
+        check_positive("batch_size", rows)
         as_float32 = self._rules.frames_as_float32
         inference = Inference(call, rows, as_float32, policy, tuple(callbacks or ()))
         # The workers have the GPUs.
@@ -768,7 +740,7 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
                     **policy,
                 )
             except InvalidArgumentError:
-                _name_unsendable(arguments)
+                name_unsendable(arguments)
                 raise
             if not isinstance(results[0], loop.SessionLost):
                 for gone in forget:
@@ -820,8 +792,8 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
             whole: Whether creators, too, are told the whole job's.
         """
         given = 32 if batch_size is None else batch_size
-        _check_positive("batch_size", given)
-        if _is_creator(data) and not whole:
+        check_positive("batch_size", given)
+        if is_creator(data) and not whole:
             return given if self._rules.batch_is_a_workers else max(1, given // self.num_workers)
         return given * self.num_workers if self._rules.batch_is_a_workers else given
 
@@ -838,7 +810,7 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
     def _source(self, data: Any, features: Any, labels: Any, *, has_target: bool) -> Any:
         if isinstance(data, DataLoader):
             return LoaderSource(data, is_creator=False)
-        if _is_creator(data):
+        if is_creator(data):
             in_turn = getattr(self._settings, "serialize_data_creator", False)
             return LoaderSource(data, is_creator=True, in_turn=in_turn)
         is_frame = (
@@ -856,29 +828,3 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
 def _again(max_restarts: int) -> dict[str, Any]:
     """What a call without a state does when a worker dies."""
     return {"on_failure": "restart", "max_restarts": max_restarts}
-
-
-def _name_unsendable(arguments: tuple[Any, ...]) -> None:
-    """Raises again what cannot be sent, by the names that the user knows."""
-    for options in arguments:
-        if dataclasses.is_dataclass(options):
-            given = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
-            if isinstance(given.get("source"), LoaderSource):
-                given = {"data": given["source"].loader} | given
-            dumps(tuple(given.values()), tuple(given))
-
-
-def _mounted(folder: str | None) -> str | None:
-    """Where Databricks mounts its file system."""
-    if folder is None or not folder.startswith("dbfs:/"):
-        return folder
-    return f"/dbfs/{folder.removeprefix('dbfs:/')}"
-
-
-def _is_creator(data: Any) -> bool:
-    return callable(data) and not isinstance(data, DataLoader)
-
-
-def _check_positive(name: str, value: Any) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InvalidArgumentError(f"{name} should be a positive integer, but got {value!r}")

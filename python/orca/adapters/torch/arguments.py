@@ -1,0 +1,76 @@
+"""What the arguments of an Estimator mean, and which of them cannot work."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from orca.adapters.torch.feeds import LoaderSource
+from orca.errors import InvalidArgumentError
+from orca.generations import Generation
+from orca.pickles import dumps
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the name of a backend meant.
+
+    Attributes:
+        one_worker_a_core: Else as many as ``workers_per_node`` says.
+        batch_is_a_workers: Whether ``batch_size`` counts the rows of one worker.
+        epochs_are_absolute: Whether ``fit(epochs=n)`` trains until epoch n, else n more.
+        returns_self: Whether ``fit`` returns the Estimator, else statistics.
+        engine_names: Whether metrics are called as the engine of BigDL called them.
+        frames_as_float32: Whether columns reach the model as float32, whatever they were.
+    """
+
+    one_worker_a_core: bool = False
+    batch_is_a_workers: bool = False
+    epochs_are_absolute: bool = False
+    returns_self: bool = False
+    engine_names: bool = False
+    frames_as_float32: bool = False
+
+    @staticmethod
+    def of(backend: str, generation: Generation) -> Rules:
+        """Those of a backend, in one generation."""
+        if backend != "bigdl":
+            return Rules(batch_is_a_workers=generation.batch_size_is_per_worker)
+        return Rules(
+            one_worker_a_core=True,
+            epochs_are_absolute=True,
+            returns_self=True,
+            engine_names=True,
+            frames_as_float32=True,
+        )
+
+
+def name_unsendable(arguments: tuple[Any, ...]) -> None:
+    """Raises again what cannot be sent, by the names that the user knows."""
+    for options in arguments:
+        if dataclasses.is_dataclass(options):
+            given = {f.name: getattr(options, f.name) for f in dataclasses.fields(options)}
+            if isinstance(given.get("source"), LoaderSource):
+                given = {"data": given["source"].loader} | given
+            dumps(tuple(given.values()), tuple(given))
+
+
+def mounted(folder: str | None) -> str | None:
+    """Where Databricks mounts its file system."""
+    if folder is None or not folder.startswith("dbfs:/"):
+        return folder
+    return f"/dbfs/{folder.removeprefix('dbfs:/')}"
+
+
+def is_creator(data: Any) -> bool:
+    """Whether data is made by calling it."""
+    return callable(data) and not isinstance(data, DataLoader)
+
+
+def check_positive(name: str, value: Any) -> None:
+    """Refuses what is no positive integer."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InvalidArgumentError(f"{name} should be a positive integer, but got {value!r}")
