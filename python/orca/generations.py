@@ -17,18 +17,20 @@ from __future__ import annotations
 
 import builtins
 import functools
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar, cast
 
-from orca.errors import OrcaError
+from orca.errors import InvalidArgumentError, OrcaError
 
 __all__ = ["BIGDL", "ORCA", "ZOO", "Cores", "Errors", "Generation", "once_raised_as", "translated"]
 
 AnyError = TypeVar("AnyError", bound=BaseException)
 Method = TypeVar("Method", bound=Callable[..., Any])
+_log = logging.getLogger("orca")
 
 
 class Errors(Enum):
@@ -103,6 +105,18 @@ class Generation:
         translated = kind(str(error))
         translated.__cause__ = error
         return translated
+
+    def has_no_effect(self, text: str) -> None:
+        """Says that an argument changes nothing: an error, or a warning where old scripts give it.
+
+        Example:
+            >>> ORCA.has_no_effect("prefix has no effect; leave it out")
+            Traceback (most recent call last):
+            orca.errors.InvalidArgumentError: prefix has no effect; leave it out
+        """
+        if self.raises is Errors.OURS:
+            raise InvalidArgumentError(text)
+        _log.warning("%s", text)
 
     @contextmanager
     def errors(self, zoo: type[BaseException] | None = None) -> Iterator[None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import subprocess
 import sys
 from pathlib import Path
@@ -117,6 +119,42 @@ def test_the_roots_share_their_values() -> None:
     import zoo.orca.learn.metrics as of_zoo
 
     assert of_bigdl.Accuracy is of_zoo.Accuracy
+
+
+@pytest.mark.parametrize("backend", ["bigdl", "spark"])
+@pytest.mark.parametrize("root", ["orca", "bigdl", "zoo"])
+def test_a_checkpoint_trigger_without_a_model_dir_is_said(
+    root: str, backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    est = make(root, backend=backend)
+    refused = pytest.raises(InvalidArgumentError) if root == "orca" else contextlib.nullcontext()
+    with caplog.at_level(logging.WARNING, "orca"), refused as caught:
+        est.fit(checks.rows(8), epochs=1, batch_size=4, checkpoint_trigger="EveryEpoch")
+    said = caplog.text if caught is None else str(caught.value)
+    assert "checkpoint_trigger has no effect without model_dir: no checkpoint is written" in said
+    assert "give from_torch(model_dir=)" in said
+    est.shutdown()
+
+
+@pytest.mark.parametrize("root", ["orca", "bigdl", "zoo"])
+def test_what_has_no_effect_on_data_is_said(root: str, caplog: pytest.LogCaptureFixture) -> None:
+    est = make(root, backend="spark")
+
+    def creator(config: Any, batch_size: int) -> Any:
+        return checks.loader({"rows": 8}, batch_size)
+
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("feature_cols and label_cols have no effect on a", {"feature_cols": ["a"]}),
+        ("validation_methods has no effect without validation_data", {"validation_methods": []}),
+    ]
+    for text, given in calls:
+        raises = pytest.raises(InvalidArgumentError, match=text)
+        refused = raises if root == "orca" else contextlib.nullcontext()
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "orca"), refused:
+            est.fit(creator, epochs=1, batch_size=4, **given)
+        assert root == "orca" or text in caplog.text
+    est.shutdown()
 
 
 def write_idx(path: Path, array: np.ndarray) -> None:

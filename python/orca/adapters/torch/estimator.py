@@ -197,6 +197,15 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
                 f'on_nan {on_nan!r} is not known; give "raise", "skip" or "ignore"'
             )
         check_positive("epochs", epochs)
+        if checkpoint_trigger is not None and self._model_dir is None:
+            self._generation.has_no_effect(
+                "checkpoint_trigger has no effect without model_dir: no checkpoint is written; give "
+                "from_torch(model_dir=)"
+            )
+        if validation_methods is not None and validation_data is None:
+            self._generation.has_no_effect(
+                "validation_methods has no effect without validation_data; give both"
+            )
         blocks = self._blocks(deterministic)
         said = self._resume(resume)
         if self._rules.epochs_are_absolute:
@@ -808,7 +817,12 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         return merged
 
     def _source(self, data: Any, features: Any, labels: Any, *, has_target: bool) -> Any:
-        if isinstance(data, DataLoader):
+        is_loader = isinstance(data, DataLoader)
+        if (is_loader or is_creator(data)) and (features is not None or labels is not None):
+            self._generation.has_no_effect(
+                "feature_cols and label_cols have no effect on a DataLoader or a data creator; leave them out"
+            )
+        if is_loader:
             return LoaderSource(data, is_creator=False)
         if is_creator(data):
             in_turn = getattr(self._settings, "serialize_data_creator", False)
