@@ -28,6 +28,9 @@ __all__ = ["OrcaContext", "current_context", "init_orca_context", "stop_orca_con
 
 FRAMEWORKS = ("torch",)
 _TRAINING = {"torch": "orca.learn.pytorch"}
+UNSHOWN = "orca.unshown"
+"""The logger whose records are in the run's log, and are not shown."""
+
 _log = logging.getLogger("orca")
 _current: _Context | None = None
 _absence = "there is no Orca context; call orca.init_orca_context() first"
@@ -273,6 +276,8 @@ def _environment() -> Any:
 def _show(kind: int, rank: int, level: int, stream: int, logger: str, text: str) -> None:
     if logger == progress.LOGGER:
         progress.show(text)
+    elif logger == UNSHOWN:
+        pass
     elif kind == 0:
         out = sys.stderr if stream else sys.stdout
         mark = f"[rank {rank}] " if rank >= 0 else ""

@@ -419,8 +419,13 @@ def report(step: int, **metrics: float) -> None:
 
 def show_progress(fields: dict[str, Any]) -> None:
     """Shows the driver's user how far the function is; see ``orca.progress``."""
+    log(progress.LOGGER, logging.INFO, json.dumps(fields))
+
+
+def log(logger: str, level: int, text: str) -> None:
+    """Sends a record to the logger of that name in the driver."""
     if _task is not None:
-        _native.log(progress.LOGGER, logging.INFO, json.dumps(fields))
+        _native.log(logger, level, text.encode("utf-8", "backslashreplace").decode())
 
 
 def communicator() -> Communicator:

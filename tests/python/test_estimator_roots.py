@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from torch import nn
 
 import checks_estimator as checks
 from orca.errors import InvalidArgumentError
+from processes import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 BACKENDS = ["bigdl", "torch_distributed", "ray", "spark", "horovod", "Spark"]
@@ -155,6 +157,64 @@ def test_what_has_no_effect_on_data_is_said(root: str, caplog: pytest.LogCapture
             est.fit(creator, epochs=1, batch_size=4, **given)
         assert root == "orca" or text in caplog.text
     est.shutdown()
+
+
+def speaks(config: dict[str, Any]) -> nn.Module:
+    import logging
+
+    print(config["line"], "printed")
+    print(config["line"], "complained", file=sys.stderr)
+    logging.getLogger("of.user").warning("%s logged", config["line"])
+    logging.getLogger("of.user").info("%s whispered", config["line"])
+    return checks.net(config)
+
+
+class Shown:
+    """What the driver has shown so far."""
+
+    def __init__(self, capsys: Any, caplog: Any) -> None:
+        self._capsys, self._caplog, self._text = capsys, caplog, ""
+
+    def text(self) -> str:
+        self._text += "".join(self._capsys.readouterr())
+        return self._text + self._caplog.text
+
+
+def lines_of(line: str) -> list[str]:
+    return [f"{line} printed", f"{line} complained", f"{line} logged"]
+
+
+def test_what_workers_say_is_not_shown_without_log_to_driver(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    shown = Shown(capsys, caplog)
+    for line, shows in (("quiet", False), ("loud", True)):
+        est = make("orca", model=speaks, config={"line": line}, log_to_driver=shows)
+        est.fit(checks.rows(8), epochs=1, batch_size=4)
+        est.shutdown()
+    # What was written before it, by the same worker, was shown before it.
+    wait_until(lambda: all(line in shown.text() for line in lines_of("loud")), "it is shown")
+    assert "quiet" not in shown.text()
+    runs = Path(os.environ["ORCA_HOME"]).rglob("*")
+    kept = "".join(path.read_text(errors="replace") for path in runs if path.is_file())
+    assert all(line in kept for line in lines_of("quiet"))
+
+
+def test_workers_log_from_log_level_on(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    shown = Shown(capsys, caplog)
+    with caplog.at_level(logging.INFO):
+        for line, level in (("strict", "ERROR"), ("open", logging.INFO), ("usual", None)):
+            est = make("orca", model=speaks, config={"line": line}, log_level=level)
+            est.fit(checks.rows(8), epochs=1, batch_size=4)
+            est.shutdown()
+        wait_until(lambda: "usual whispered" in shown.text(), "it is shown")
+    assert "strict printed" in shown.text()
+    assert "strict logged" not in shown.text()
+    assert "open whispered" in shown.text()
+    with pytest.raises(InvalidArgumentError, match="log_level must be a level of logging such as"):
+        make("orca", log_level="loud")
 
 
 def write_idx(path: Path, array: np.ndarray) -> None:

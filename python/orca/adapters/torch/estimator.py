@@ -97,12 +97,15 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         workers_per_node: int | None,
         model_dir: str | None,
         use_tqdm: bool = False,
+        log_level: int | None = None,
+        log_to_driver: bool = True,
         settings: Any = None,
         oversubscribe: bool = False,
     ) -> None:
         self._spec = spec
         self._settings = settings
         self._use_tqdm = use_tqdm
+        self._output: dict[str, Any] = {"log_level": log_level, "log_to_driver": log_to_driver}
         self._generation = generation
         self.backend = backend
         self._rules = Rules.of(backend, generation)
@@ -471,6 +474,7 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
             spec=self._send_spec(),
             state=weights,
             has_state=True,
+            **self._output,
         )
         rows = _ROWS_OF_FRAMES if batch_size is None else batch_size
         check_positive("batch_size", rows)
@@ -739,6 +743,7 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
                 state=self._state if has_state else None,
                 has_state=has_state or self._state is None,
                 seed=seed,
+                **self._output,
             )
             try:
                 results = running.run(

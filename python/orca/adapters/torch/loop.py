@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import itertools
 import logging
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,7 @@ from orca.adapters.torch.trees import SharedParts, pack, unpack
 from orca.data import Shard
 from orca.errors import InvalidArgumentError
 from orca.objects import allgather_object, broadcast_object
+from orca.outputs import output
 from orca.pickles import loads
 
 _log = logging.getLogger("orca")
@@ -64,12 +66,25 @@ class Call:
     is_local: bool = True  # whether the driver is on the workers' machine
     seed: int | None = None
     forget: tuple[str, ...] = ()  # Estimators that are gone
+    log_level: int | None = None  # None: the driver's
+    log_to_driver: bool = True
 
     def model_spec(self) -> ModelSpec:
         """What the Estimator is made of."""
         parts = self.spec if isinstance(self.spec, list) else list(self.spec.view())
         found: ModelSpec = loads(parts)
         return found
+
+
+def _with_output(task: Callable[..., Any]) -> Callable[..., Any]:
+    """A task whose output goes where the call says."""
+
+    @functools.wraps(task)
+    def wrapper(call: Call, *arguments: Any) -> Any:
+        with output(call.log_level, shown=call.log_to_driver):
+            return task(call, *arguments)
+
+    return wrapper
 
 
 def _session(call: Call) -> Session | None:
@@ -104,6 +119,7 @@ def _new_session(call: Call, state: dict[str, Any] | None) -> Session:
     return Session(spec, state, call.seed, call.is_local, device, group)
 
 
+@_with_output
 def fit(call: Call, options: FitOptions) -> Any:
     """Trains; returns this worker's statistics an epoch, and on rank 0 the state."""
     # How a sum is divided among threads changes its bits.
@@ -270,6 +286,7 @@ class EvaluateOptions:
     places: Places | None = None
 
 
+@_with_output
 def evaluate(call: Call, options: EvaluateOptions) -> Any:
     """Evaluates; every worker returns the same metrics."""
     if options.places is not None:
@@ -392,6 +409,7 @@ class PredictOptions:
     places: Places | None = None
 
 
+@_with_output
 def predict(call: Call, options: PredictOptions) -> Any:
     """Predicts; returns this worker's rows, in order, in shards of some size: there may be many."""
     if options.places is not None:
@@ -485,6 +503,7 @@ def forget(estimator: str) -> None:
     _sessions.pop(f"{estimator}{FRAMES}", None)
 
 
+@_with_output
 def update_schedulers(call: Call, metric: float | None) -> Any:
     """One step of every scheduler; with a metric for those that want one."""
     session = _session(call)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from orca.context import active_context
@@ -10,6 +9,7 @@ from orca.errors import FailedPreconditionError, InvalidArgumentError
 from orca.generations import ORCA, Generation
 from orca.learn.metrics import Metric
 from orca.learn.optimizers import SGD
+from orca.outputs import read_level
 
 __all__ = ["Estimator", "bind"]
 
@@ -39,7 +39,7 @@ def bind(generation: Generation, settings: Any = None) -> Any:
             use_tqdm: bool = False,
             model_dir: str | None = None,
             sync_stats: bool = False,
-            log_level: int = logging.INFO,
+            log_level: int | str | None = None,
             log_to_driver: bool = True,
             elementwise: bool | None = None,
             sync_batchnorm: bool = False,
@@ -66,8 +66,10 @@ def bind(generation: Generation, settings: Any = None) -> Any:
                 use_tqdm: Whether to show a progress bar.
                 model_dir: Where checkpoints go.
                 sync_stats: Accepted; statistics are always those of all workers.
-                log_level: Of the workers' log.
-                log_to_driver: Whether the workers' log comes to the driver.
+                log_level: The least that the workers log; None: as in the driver. The driver's own
+                    loggers have their levels beside it.
+                log_to_driver: Whether the driver shows what the workers print and log during calls of this
+                    Estimator. Else only ``orca logs`` does.
                 elementwise: Whether the optimizer treats every element by itself, so that workers
                     can share one copy of the weights; None: known for torch's own.
                 sync_batchnorm: Whether batch norms see the rows of all workers; else each worker's
@@ -96,6 +98,8 @@ def bind(generation: Generation, settings: Any = None) -> Any:
                     else scheduler_step_freq,
                     model_dir=model_dir,
                     use_tqdm=use_tqdm,
+                    log_level=read_level(log_level),
+                    log_to_driver=log_to_driver,
                     elementwise=elementwise,
                     sync_batchnorm=sync_batchnorm,
                     device=device,
@@ -172,6 +176,8 @@ def _make(generation: Generation, backend: str, **given: Any) -> Any:
         oversubscribe=given["oversubscribe"],
         model_dir=given["model_dir"],
         use_tqdm=given["use_tqdm"],
+        log_level=given["log_level"],
+        log_to_driver=given["log_to_driver"],
         settings=given["settings"],
     )
 
