@@ -326,6 +326,13 @@ def test_the_engine_says_what_it_does_not_take(tmp_path: Path) -> None:
         engine.compile(rows(), linear, "min")
     with pytest.raises(InvalidArgumentError, match="mc=True"):
         engine.compile(rows(), BUILDER, "min", mc=True)
+    model = BUILDER.build({"lr": 0.1, "batch_size": 4})
+    for call in (
+        lambda: model.fit_eval(rows(), validation_data=rows(), metric="mse", mc=True),
+        lambda: model.predict_with_onnx(rows()[0], mc=True),
+    ):
+        with pytest.raises(InvalidArgumentError, match="mc=True"):
+            call()
     with pytest.raises(FailedPreconditionError, match="compile and run"):
         engine.get_best_trials()
 

@@ -145,16 +145,29 @@ def test_what_has_no_effect_on_data_is_said(root: str, caplog: pytest.LogCapture
     def creator(config: Any, batch_size: int) -> Any:
         return checks.loader({"rows": 8}, batch_size)
 
-    calls: list[tuple[str, dict[str, Any]]] = [
-        ("feature_cols and label_cols have no effect on a", {"feature_cols": ["a"]}),
-        ("validation_methods has no effect without validation_data", {"validation_methods": []}),
+    rows = checks.rows(8)
+    calls: list[tuple[str, Any]] = [
+        (
+            "feature_cols and label_cols have no effect on a",
+            lambda: est.fit(creator, epochs=1, batch_size=4, feature_cols=["a"]),
+        ),
+        (
+            "validation_methods has no effect without validation_data",
+            lambda: est.fit(creator, epochs=1, batch_size=4, validation_methods=[]),
+        ),
+        (
+            "validation_metrics has no effect; give validation_methods",
+            lambda: est.evaluate(rows, validation_metrics=[]),
+        ),
+        ("profile has no effect: predictions", lambda: est.predict(rows[0], profile=True)),
+        ("output_cols has no effect on what is", lambda: est.predict(rows[0], output_cols=["a"])),
     ]
-    for text, given in calls:
+    for text, call in calls:
         raises = pytest.raises(InvalidArgumentError, match=text)
         refused = raises if root == "orca" else contextlib.nullcontext()
         caplog.clear()
         with caplog.at_level(logging.WARNING, "orca"), refused:
-            est.fit(creator, epochs=1, batch_size=4, **given)
+            call()
         assert root == "orca" or text in caplog.text
     est.shutdown()
 

@@ -282,6 +282,19 @@ def test_f36_a_value_of_json_that_does_not_fit_is_named(tmp_path: Path) -> None:
         read_json(str(tmp_path / "a.json"), dtype={"a": "int64"})
 
 
+def test_options_of_sparks_parquet_reader_are_said_to_have_no_effect(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from bigdl.orca.data.pandas import read_parquet as read_of_bigdl
+
+    path = tmp_path / "a.parquet"
+    pd.DataFrame({"a": [1, 2]}).to_parquet(path, index=False)
+    with pytest.raises(InvalidArgumentError, match="mergeSchema: options of Spark's Parquet"):
+        read_parquet(str(path), mergeSchema=True)
+    assert len(whole(read_of_bigdl(str(path), mergeSchema=True))) == 2
+    assert "mergeSchema: options of Spark's Parquet reader have no effect" in caplog.text
+
+
 def test_f36_damaged_parquet_files_are_refused_with_rows_and_column(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     frame = pd.DataFrame({"a": np.arange(1000), "b": np.random.default_rng(0).normal(size=1000)})

@@ -79,9 +79,13 @@ def bind(generation: Generation, settings: Any = None) -> tuple[Any, Any, Any]:
                 make columns, after the others: whole numbers where all values are, else texts.
             columns: To read; all unless given.
             schema: Types that the columns get: ``"a INT, b DOUBLE"``, or a StructType of Spark.
-            **options: Accepted; there are none to set.
+            **options: Of Spark's reader; none has an effect here, which is said.
         """
         with generation.errors():
+            if options:
+                generation.has_no_effect(
+                    f"{', '.join(options)}: options of Spark's Parquet reader have no effect; leave them out"
+                )
             made = bind_root(generation)[1]
             columns = [columns] if isinstance(columns, str) else columns
             groups = _row_groups(_parquet_files(file_path), columns)

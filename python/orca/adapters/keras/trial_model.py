@@ -58,7 +58,7 @@ class KerasBaseModel:
             data: ``(x, y)``, cut into batches of ``config["batch_size"]``, 32 by default; a ``tf.data.Dataset``, or a
                 creator ``f(config)`` of either.
             validation_data: As ``data``; without it the training rows are measured.
-            mc: Accepted.
+            mc: Must be False: trials are measured without dropout.
             verbose: What Keras shows of its epochs.
             epochs: How often all rows are used.
             metric: A metric that the model was compiled with, one of ``Evaluator``, or the name of ``metric_func``; by
@@ -72,6 +72,8 @@ class KerasBaseModel:
         """
         from orca.adapters.keras.training import measured, open_data
 
+        if mc:
+            raise InvalidArgumentError("mc=True is not in this release; leave it out")
         if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
             raise InvalidArgumentError(f"epochs {epochs!r} is not a whole number of 1 or more")
         if self.model is None:

@@ -345,7 +345,7 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
             label_cols: Of data frames.
             callbacks: What is called during evaluation.
             validation_methods: In the place of the Estimator's metrics.
-            validation_metrics: Accepted; Analytics Zoo ignored it, too.
+            validation_metrics: Has no effect, which is said: ``validation_methods`` has.
             max_restarts: How often a worker may die: another takes its place and all begin anew. What the
                 user's code raises is raised at once.
 
@@ -353,6 +353,10 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
             The metrics over all rows, the loss as ``val_loss``, and ``num_samples``; with backend
             ``"bigdl"`` the metrics alone, by the names of BigDL's engine.
         """
+        if validation_metrics is not None:
+            self._generation.has_no_effect(
+                "validation_metrics has no effect; give validation_methods, or from_torch(metrics=)"
+            )
         metrics = self._metrics(validation_methods)
         options = loop.EvaluateOptions(
             batch_size=self._batch_for(data, batch_size),
@@ -425,7 +429,7 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
             data: Arrays, tensors, ``XShards`` or a DataFrame of Spark.
             batch_size: Rows that the model gets at a time.
             feature_cols: Of data frames.
-            profile: Accepted.
+            profile: Has no effect, which is said: predictions have no statistics.
             callbacks: What is called during prediction; not for DataFrames of Spark.
             output_cols: For DataFrames of Spark: a column for each output of the model.
             max_restarts: How often a worker may die; see ``evaluate``.
@@ -434,9 +438,17 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
             An array with one row a row of ``data``; ``XShards`` with a "prediction"; or a DataFrame with a
             column "prediction", which is computed when an action asks for it.
         """
+        if profile:
+            self._generation.has_no_effect(
+                "profile has no effect: predictions have no statistics; leave it out"
+            )
         if is_spark_frame(data):
             given = (feature_cols, output_cols, callbacks)
             return self._predict_lazily(data, batch_size, *given, _again(max_restarts))
+        if output_cols is not None:
+            self._generation.has_no_effect(
+                "output_cols has no effect on what is no DataFrame of Spark; leave it out"
+            )
         source = self._source(data, feature_cols, None, has_target=False)
         if not isinstance(source, ArraySource):
             raise InvalidArgumentError("predict wants arrays, tensors or shards")

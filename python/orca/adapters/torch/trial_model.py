@@ -73,8 +73,8 @@ class PytorchBaseModel:
         Args:
             data: ``(x, y)``, cut into batches of ``config["batch_size"]``; a ``DataLoader``, or a creator ``f(config)`` of one.
             validation_data: As ``data``; required.
-            mc: Accepted.
-            verbose: Accepted.
+            mc: Must be False: trials are measured without dropout.
+            verbose: Accepted; it prints nothing.
             epochs: How often all rows are used.
             metric: A name of ``Evaluator``, or of ``metric_func``.
             metric_func: ``f(y_true, y_pred)``.
@@ -84,6 +84,8 @@ class PytorchBaseModel:
         Returns:
             The metric, by its name.
         """
+        if mc:
+            raise InvalidArgumentError("mc=True is not in this release; leave it out")
         if validation_data is None:
             raise InvalidArgumentError("You must input validation data!")
         if not metric and metric_func is None:
@@ -184,10 +186,12 @@ class PytorchBaseModel:
 
         Args:
             x: Rows.
-            mc: Accepted.
+            mc: Must be False: what is exported has no dropout.
             dirname: Where the ONNX file is kept; by default nowhere.
             batch_size: Rows at a time.
         """
+        if mc:
+            raise InvalidArgumentError("mc=True is not in this release; leave it out")
         rows = _columns(x)
         if self._onnx is None:
             self._onnx = self._export(rows[:1], dirname)

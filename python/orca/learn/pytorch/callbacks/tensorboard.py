@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from orca.errors import InvalidArgumentError
 from orca.learn.pytorch.callbacks.base import Callback
 
 __all__ = ["TensorBoardCallback"]
+
+_log = logging.getLogger("orca")
 
 
 class TensorBoardCallback(Callback):
@@ -16,7 +19,7 @@ class TensorBoardCallback(Callback):
     Args:
         log_dir: The folder; by default ``runs``.
         freq: ``"epoch"``, ``"batch"``, or a number of steps.
-        **kwargs: Of torch's SummaryWriter; accepted.
+        **kwargs: Of torch's SummaryWriter; they have no effect, which is said.
     """
 
     def __init__(
@@ -25,6 +28,10 @@ class TensorBoardCallback(Callback):
         if freq not in ("epoch", "batch") and not (isinstance(freq, int) and freq > 0):
             raise InvalidArgumentError(
                 f'freq {freq!r} is not known; give "epoch", "batch" or a number of steps'
+            )
+        if kwargs:
+            _log.warning(
+                "TensorBoardCallback: %s have no effect; leave them out", ", ".join(kwargs)
             )
         self.log_dir, self.freq = log_dir or "runs", freq
         self._writer: Any = None
