@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import checks_estimator as checks
 import orca
+from orca.data import ArrayStore
 from orca.errors import InvalidArgumentError, WorkerFailedError
 from orca.learn.pytorch.callbacks import Callback, MainCallback
 from orca.learn.pytorch.training_operator import TrainingOperator
@@ -178,6 +179,76 @@ def test_a_label_for_every_pixel_is_named_by_its_row() -> None:
 
     est = checks.estimator(1, model=model)
     assert "the label 9 of row 4 is not in 0 to 2" in message(lambda: est.fit((x, y)))
+    est.shutdown()
+
+
+# --- no rows
+
+
+def nothing(kind: str) -> Any:
+    """Data without a row."""
+    rows = torch.utils.data.TensorDataset(torch.zeros(0, 5).double(), torch.zeros(0).long())
+    if kind == "loader":
+        return DataLoader(rows)
+    if kind == "creator":
+        return lambda config, batch_size: DataLoader(rows, batch_size=batch_size)
+    if kind == "stream":
+        return lambda config, batch_size: iter([])
+    x, y = checks.rows(8)
+    store = ArrayStore()
+    store.put({"x": x[:0], "y": y[:0]})
+    frame = pd.DataFrame({"a": x[:0, 0], "y": y[:0]})
+    return {"arrays": (x[:0], y[:0]), "store": store, "frame": frame}[kind]
+
+
+@pytest.mark.parametrize("operator", [None, Steps])
+@pytest.mark.parametrize("kind", ["loader", "creator", "stream", "arrays", "store", "frame"])
+def test_no_rows_are_refused(kind: str, operator: Any) -> None:
+    data, est = nothing(kind), checks.estimator(2, training_operator_cls=operator)
+    columns = {"feature_cols": "a", "label_cols": "y"} if kind == "frame" else {}
+    text = r"(epoch 1|data) has no rows"
+    with pytest.raises((InvalidArgumentError, WorkerFailedError), match=text):
+        est.fit(data, batch_size=4, **columns)
+    with pytest.raises((InvalidArgumentError, WorkerFailedError), match=text):
+        est.fit(data, batch_size=4, max_steps=3, **columns)
+    with pytest.raises((InvalidArgumentError, WorkerFailedError), match="data has no rows"):
+        est.evaluate(data, batch_size=4, **columns)
+    if kind != "frame":
+        with pytest.raises((InvalidArgumentError, WorkerFailedError), match="data has no rows"):
+            est.fit(checks.rows(8), batch_size=4, validation_data=data)
+    est.shutdown()
+
+
+def test_less_than_a_batch_with_drop_last_is_refused() -> None:
+    est = checks.estimator(2, config={"drop_last": True})
+    text = message(lambda: est.fit(checks.rows(8), batch_size=16))
+    assert "epoch 1 has no rows to train on; look at the data" in text
+    assert "drop_last leaves out what is less than a batch" in text
+    est.shutdown()
+
+
+class Once:
+    """Gives its batch to the first who asks."""
+
+    def __init__(self) -> None:
+        self._batches = iter([(torch.zeros(2, 5).double(), torch.zeros(2).long())])
+
+    def __iter__(self) -> Any:
+        return self._batches
+
+
+def test_an_iterator_that_is_used_up_is_refused() -> None:
+    def creator(config: Any, batch_size: int) -> Any:
+        return Once()
+
+    est = checks.estimator(1)
+    assert est.fit(creator, epochs=1)[0]["num_samples"] == 2
+    text = message(lambda: est.fit(creator, epochs=2))
+    assert (
+        "epoch 3 has no rows to train on; look at the data: an iterator gives its rows once" in text
+    )
+    # Steps that are asked for end with the rows.
+    assert est.fit(creator, max_steps=5)[0]["num_samples"] == 2
     est.shutdown()
 
 

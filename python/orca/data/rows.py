@@ -15,6 +15,8 @@ from orca.errors import InvalidArgumentError
 def store_of(data: Any, features: Any, labels: Any, wants_target: bool) -> tuple[ArrayStore, bool]:
     """Arrays in shared memory as ``{"x": ..., "y": ...}``; and whether there is a "y"."""
     if isinstance(data, ArrayStore):
+        if wants_target and len(data) == 0:
+            raise InvalidArgumentError("data has no rows; give at least one")
         return data, wants_target
     if isinstance(data, SparkXShards):
         store = ArrayStore()
@@ -52,6 +54,8 @@ def store_of(data: Any, features: Any, labels: Any, wants_target: bool) -> tuple
         raise InvalidArgumentError("data has no y; training and evaluation need targets")
     store = ArrayStore()
     store.put({"x": x} if y is None or not wants_target else {"x": x, "y": y})
+    if wants_target and len(store) == 0:
+        raise InvalidArgumentError("data has no rows; give at least one")
     return store, y is not None and wants_target
 
 

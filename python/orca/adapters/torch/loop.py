@@ -198,6 +198,13 @@ def _fit(call: Call, options: FitOptions) -> Any:
             steps_before = session.global_step
             runner.call("before_train_epoch", "on_epoch_begin", session.epoch)
             found = trainer.epoch(feed)
+            made_steps = session.global_step > steps_before or resumed
+            resumed = False
+            # A loop of the user's may have rows of its own; steps that are asked for end with the rows.
+            own = session.operator is not None and not session.operator_counts()
+            needs_rows = options.max_steps is None or not stats
+            if not made_steps and not own and needs_rows and not trainer.is_over():
+                raise InvalidArgumentError(_no_rows(f"epoch {session.epoch + 1}", "train on"))
             scores: dict[str, Any] = {}
             if validation is not None:
                 scores = _evaluate(session, validation, options.metrics, runner)
@@ -208,8 +215,6 @@ def _fit(call: Call, options: FitOptions) -> Any:
             trainer.epoch_ended(scores)
             session.epoch += 1
             runner.call("after_train_epoch", "on_epoch_end", session.epoch, found)
-            made_steps = session.global_step > steps_before or resumed
-            resumed = False
             if trainer.is_over() or (not made_steps and options.max_steps is not None):
                 break
             if runner.must_stop():
@@ -219,6 +224,13 @@ def _fit(call: Call, options: FitOptions) -> Any:
     runner.call("after_run", "on_train_end", stats[-1] if stats else None)
     trainer.close()
     return stats, pack(state) if running.rank() == 0 else None
+
+
+def _no_rows(part: str, purpose: str) -> str:
+    return (
+        f"{part} has no rows to {purpose}; look at the data: an iterator gives its rows once, and drop_last "
+        "leaves out what is less than a batch"
+    )
 
 
 def _resumed(call: Call, progress: Progress) -> Session:
@@ -339,6 +351,8 @@ def _evaluate(
         sums = {} if session.criterion is None else {"val_loss": (losses, weights)}
     everybody = allgather_object((rows, sums, {n: m.state() for n, m in metrics.items()}))
     found: dict[str, Any] = {"num_samples": sum(each[0] for each in everybody)}
+    if not found["num_samples"] and not session.operator_validates():
+        raise InvalidArgumentError(_no_rows("the data", "evaluate"))
     for name, metric in metrics.items():
         metric.reset()
         for each in everybody:
