@@ -17,6 +17,7 @@ from torch import nn
 
 import checks_estimator as checks
 from orca.errors import InvalidArgumentError
+from orca.learn.pytorch.callbacks.tqdm import TqdmCallback
 from processes import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -268,3 +269,48 @@ def test_the_scripts_of_analytics_zoo_run() -> None:
         line = next(line for line in said.splitlines() if line.startswith(f"{backend}: loss"))
         first, last = (float(word.rstrip(",")) for word in line.split()[2::2])
         assert last < first
+
+
+@pytest.mark.parametrize("call", ["fit", "evaluate", "predict"])
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (["tqdm"], "'tqdm' is not a callback; give a list of callbacks"),
+        ("x", "callbacks must be a list, got 'x'; give a list"),
+        (TqdmCallback(), "callbacks must be a list, got <.*TqdmCallback"),
+        ([TqdmCallback], "<class .*TqdmCallback'> is not a callback"),
+        ([None], "None is not a callback"),
+        (3, "callbacks must be a list, got 3"),
+    ],
+    ids=["texts", "a text", "one", "a class", "nothing", "a number"],
+)
+def test_what_is_no_callback_is_refused(given: Any, text: str, call: str) -> None:
+    est, rows = make("orca"), checks.rows(8)
+    with pytest.raises(InvalidArgumentError, match=text):
+        getattr(est, call)(rows[0] if call == "predict" else rows, callbacks=given)
+
+
+class Counts:
+    """A callback by its hook alone."""
+
+    def after_train_iter(self, runner: Any) -> None:
+        runner.stop = True
+
+
+def test_an_object_with_a_hook_is_a_callback() -> None:
+    est = make("orca")
+    assert est.fit(checks.rows(8), batch_size=4, callbacks=(Counts(),))[0]["num_samples"] == 4
+    est.shutdown()
+
+
+def test_the_batch_size_of_a_loader_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    est, loader = make("orca"), checks.loader({"rows": 8}, 4)
+    for call in (est.fit, est.evaluate):
+        caplog.clear()
+        call(loader, batch_size=8)
+        assert "batch_size=8 has no effect on a DataLoader, which gives batches of 4" in caplog.text
+        caplog.clear()
+        call(loader, batch_size=4)
+        call(loader)
+        assert "batch_size" not in caplog.text
+    est.shutdown()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +13,10 @@ from torch.utils.data import DataLoader
 from orca.adapters.torch.feeds import LoaderSource
 from orca.errors import InvalidArgumentError
 from orca.generations import Generation
+from orca.learn.pytorch.callbacks import Callback
 from orca.pickles import dumps
+
+_log = logging.getLogger("orca")
 
 
 @dataclass(frozen=True)
@@ -74,3 +79,30 @@ def check_positive(name: str, value: Any) -> None:
     """Refuses what is no positive integer."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise InvalidArgumentError(f"{name} should be a positive integer, but got {value!r}")
+
+
+def read_callbacks(given: Any) -> tuple[Any, ...]:
+    """The callbacks of a call, each of which has a hook of ``Callback``."""
+    if given is None:
+        return ()
+    remedy = "give a list of callbacks, as in callbacks=[TqdmCallback()]"
+    if isinstance(given, str | Callback) or not isinstance(given, Iterable):
+        raise InvalidArgumentError(f"callbacks must be a list, got {given!r}; {remedy}")
+    callbacks = tuple(given)
+    for callback in callbacks:
+        if isinstance(callback, type) or not any(hasattr(callback, hook) for hook in _HOOKS):
+            raise InvalidArgumentError(f"{callback!r} is not a callback; {remedy}")
+    return callbacks
+
+
+_HOOKS = [name for name in vars(Callback) if name.startswith(("on_", "before_", "after_", "set_"))]
+
+
+def warn_of_batch_size(data: Any, batch_size: int | None) -> None:
+    """A DataLoader has a batch size of its own."""
+    if not isinstance(data, DataLoader) or batch_size is None or data.batch_size == batch_size:
+        return
+    own = "of its own" if data.batch_size is None else f"of {data.batch_size} rows"
+    _log.warning(
+        "batch_size=%s has no effect on a DataLoader, which gives batches %s", batch_size, own
+    )

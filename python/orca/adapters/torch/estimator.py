@@ -30,6 +30,8 @@ from orca.adapters.torch.arguments import (
     is_creator,
     mounted,
     name_unsendable,
+    read_callbacks,
+    warn_of_batch_size,
 )
 from orca.adapters.torch.commits import Ledger
 from orca.adapters.torch.devices import count_gpus, workers_on
@@ -200,6 +202,7 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
                 f'on_nan {on_nan!r} is not known; give "raise", "skip" or "ignore"'
             )
         check_positive("epochs", epochs)
+        warn_of_batch_size(data, batch_size)
         if checkpoint_trigger is not None and self._model_dir is None:
             self._generation.has_no_effect(
                 "checkpoint_trigger has no effect without model_dir: no checkpoint is written; give "
@@ -235,7 +238,7 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
             clip_value=self._clip_value,
             clip_norm=self._clip_norm,
             profile=profile,
-            callbacks=tuple(callbacks or ()),
+            callbacks=read_callbacks(callbacks),
             info=info,
             checkpoints=None if self._model_dir is None else CheckpointPlace.below(self._model_dir),
             trigger=Trigger.convert_trigger(checkpoint_trigger) and checkpoint_trigger,
@@ -357,13 +360,14 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
             self._generation.has_no_effect(
                 "validation_metrics has no effect; give validation_methods, or from_torch(metrics=)"
             )
+        warn_of_batch_size(data, batch_size)
         metrics = self._metrics(validation_methods)
         options = loop.EvaluateOptions(
             batch_size=self._batch_for(data, batch_size),
             source=self._source(data, feature_cols, label_cols, has_target=True),
             metrics=metrics,
             num_steps=num_steps,
-            callbacks=tuple(callbacks or ()),
+            callbacks=read_callbacks(callbacks),
             info=info,
             profile=profile,
         )
@@ -455,7 +459,7 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         options = loop.PredictOptions(
             batch_size=batch_size or 32,
             source=source,
-            callbacks=tuple(callbacks or ()),
+            callbacks=read_callbacks(callbacks),
             places=self._places(self.num_workers),
         )
         parts = self._run(loop.predict, options, policy=_again(max_restarts))
@@ -491,7 +495,7 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         rows = _ROWS_OF_FRAMES if batch_size is None else batch_size
         check_positive("batch_size", rows)
         as_float32 = self._rules.frames_as_float32
-        inference = Inference(call, rows, as_float32, policy, tuple(callbacks or ()))
+        inference = Inference(call, rows, as_float32, policy, read_callbacks(callbacks))
         # The workers have the GPUs.
         can_be_opened = self._spec.device is None
         return frames.with_predictions(
