@@ -21,7 +21,7 @@ _shown = ""
 
 def describe(fields: dict[str, Any]) -> str:
     """One line of text."""
-    text = f"epoch {fields['epoch']}/{fields['epochs']} "
+    text = f"epoch {fields['epoch']}{'/' if fields['epochs'] else ''}{fields['epochs'] or ''} "
     if fields.get("steps"):
         part = min(fields["step"] / fields["steps"], 1.0)
         done = int(part * _WIDTH)

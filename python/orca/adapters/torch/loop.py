@@ -172,7 +172,8 @@ def _fit(call: Call, options: FitOptions) -> Any:
         else options.validation.open(options.batch_size, config, False, threads, options.blocks)
     )
     _sessions.pop(call.estimator, None)  # Until it is whole again.
-    runner = Runner(session, list(options.callbacks), {"epochs": options.epochs})
+    parameters = {"epochs": options.epochs, "max_steps": options.max_steps}
+    runner = Runner(session, list(options.callbacks), parameters)
     runner.is_resumed = progress is not None
     driven = runner.drives_backward() or session.operator_trains()
     if driven and options.blocks:
@@ -188,6 +189,7 @@ def _fit(call: Call, options: FitOptions) -> Any:
     stats: list[dict[str, Any]] = []
     if progress is not None:
         stats = [_of_this_worker(workers) for workers in progress.record.stats]
+    runner.first_epoch = session.epoch - len(stats)
     resumed = progress is not None and progress.commit.index > 0
     progress = None  # It holds the memory of those who were here before.
     runner.begin()

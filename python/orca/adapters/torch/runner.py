@@ -31,6 +31,7 @@ class Runner:
         self._parameters = parameters
         self.main: Any = next((c for c in self._callbacks if isinstance(c, MainCallback)), None)
         self.num_epochs = parameters.get("epochs", 1)
+        self.first_epoch = 0  # How many had been done before this call.
         self.batch: Any = None
         self.rows = 0
         self.weight = 0.0
@@ -50,6 +51,16 @@ class Runner:
 
     def __bool__(self) -> bool:
         return bool(self._callbacks)
+
+    @property
+    def epoch_of_call(self) -> int:
+        """The number of this epoch among those of the call, from 1 on."""
+        return self._session.epoch - self.first_epoch + 1
+
+    @property
+    def epochs_of_call(self) -> int | None:
+        """How many epochs the call makes; None when it makes as many as its steps need."""
+        return None if self._parameters.get("max_steps") is not None else self.num_epochs
 
     # --- for callbacks
 

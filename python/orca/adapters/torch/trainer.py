@@ -17,6 +17,7 @@ import torch
 from orca import running
 from orca.adapters.torch.block_state import BlockState, own_blocks
 from orca.adapters.torch.commits import Commits, Progress, gather_notes
+from orca.adapters.torch.epoch_progress import EpochProgress
 from orca.adapters.torch.feeds import Feed, split_batch
 from orca.adapters.torch.records import CheckpointPlace, Checkpoints, Summary, is_number
 from orca.adapters.torch.replicas import DrivenReplicas
@@ -208,8 +209,13 @@ class Trainer:
 
     def is_over(self) -> bool:
         """Whether all steps that were asked for are done."""
+        return self._steps_left is not None and self._steps_left <= 0
+
+    @property
+    def _steps_left(self) -> int | None:
+        """Of those that were asked for."""
         limit = self._options.max_steps
-        return limit is not None and self._session.global_step - self._begin_step >= limit
+        return None if limit is None else limit - self._session.global_step + self._begin_step
 
     def epoch_ended(self, scores: dict[str, Any]) -> None:
         """After an epoch and its validation."""
@@ -285,7 +291,7 @@ class Trainer:
         stream = session.batches(feed.epoch(session.epoch, options.seed, start), threaded=threaded)
         known = feed.steps is not None
         runner, suspects = self._runner, self._runner.suspects
-        progress = _Progress(session, options, feed)
+        progress = EpochProgress(options, feed, runner, losses.rows)
         stops = False
         if self._is_pending:  # The last step was finished after a death.
             self._is_pending, total = False, (0.0, self._loss, 0)
@@ -349,7 +355,7 @@ class Trainer:
             self._cursor, self._rows, self._batches = (index + 1, losses), rows_done, batches
             commits = self._commits is not None and self._commits.prepare()
             self._after_step(total, is_last=index + 1 == feed.steps)
-            progress.step(index, total)
+            progress.step(index, total, self._steps_left)
             if runner:
                 logs = {"train_loss": total[1], "num_samples": max(rows, 0)}
                 runner.call("after_train_iter", "on_batch_end", index, logs)
@@ -570,44 +576,6 @@ class _Losses:
         """The mean over all rows, and the last one."""
         mean = self.sum / self.rows if self.rows else math.nan
         return {"train_loss": mean, "last_train_loss": self._last}
-
-
-class _Progress:
-    """Tells the driver's user how far an epoch is: four times a second, and not in the first one."""
-
-    def __init__(self, session: Session, options: FitOptions, feed: Feed) -> None:
-        self._epoch, self._options, self._feed = session.epoch + 1, options, feed
-        self._last_epoch = session.epoch + options.epochs
-        self._begin = time.perf_counter()
-        self._next = self._begin + 1.0 if running.rank() == 0 else math.inf
-        self._rows = 0
-
-    def step(self, index: int, total: Any) -> None:
-        """After a step."""
-        self._rows += total[2]
-        now = time.perf_counter()
-        if now < self._next:
-            return
-        self._next = now + 0.25
-        rate = self._rows / (now - self._begin)
-        rows, epochs_left = self._feed.rows, self._last_epoch - self._epoch
-        running.show_progress(
-            {
-                "epoch": self._epoch,
-                "epochs": self._last_epoch,
-                "step": index + 1,
-                "steps": self._feed.steps,
-                "loss": total[1],
-                "rate": rate,
-                "left": None if rows is None else (rows * (epochs_left + 1) - self._rows) / rate,
-                "always": self._options.use_tqdm,
-            }
-        )
-
-    def end(self) -> None:
-        """After the epoch."""
-        if self._next > self._begin + 1.0 and running.rank() == 0:
-            running.show_progress({"ends": True, "always": self._options.use_tqdm})
 
 
 class DrivenTrainer(Trainer):

@@ -23,7 +23,8 @@ class TqdmCallback(Callback):
             tqdm = importlib.import_module("tqdm.auto").tqdm
         except ModuleNotFoundError as error:
             raise ImportError("a progress bar needs tqdm; run 'pip install tqdm'") from error
-        self._bar = tqdm(desc=f"epoch {runner.epochs + 1}/{runner.num_epochs}", unit="batch")
+        of = "" if runner.epochs_of_call is None else f"/{runner.epochs_of_call}"
+        self._bar = tqdm(desc=f"epoch {runner.epoch_of_call}{of}", unit="batch")
 
     def after_train_iter(self, runner: Any) -> None:
         """One step more."""
