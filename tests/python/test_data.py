@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 
-from orca.data import ArrayStore, Float32
+from orca.data import ArrayStore, Float32, Shard
 from orca.errors import FailedPreconditionError, InvalidArgumentError
 
 TYPES = ["float64", "float32", "float16", "int8", "int16", "int32", "int64", "uint8", "bool"]
@@ -231,3 +232,70 @@ def test_what_a_loop_lets_go_of_is_used_again(framework: Any, ahead: int) -> Non
         data = batch["y"]
         places.add(data.data_ptr() if framework == "torch" else data.ctypes.data)
     assert len(places) <= ahead + 4
+
+
+def objects(*rows: Any) -> np.ndarray[Any, Any]:
+    made = np.empty(len(rows), object)
+    made[:] = rows
+    return made
+
+
+@pytest.mark.parametrize(
+    ("given", "dtype", "shape"),
+    [
+        ([1, 2, 3], "int64", (3,)),
+        ([1, 2.5, True], "float64", (3,)),
+        ([True, False, True], "bool", (3,)),
+        ([[1, 2], [3, 4], [5, 6]], "int64", (3, 2)),
+        ([(1.0, 2.0), (3.0, 4.0), (5.0, 6.0)], "float64", (3, 2)),
+        ([[[1], [2]], [[3], [4]], [[5], [6]]], "int64", (3, 2, 1)),
+        (objects(1, 2, 3), "int64", (3,)),
+        (objects(1, float("nan"), 3), "float64", (3,)),
+        (objects(np.zeros(2), np.ones(2), np.ones(2)), "float64", (3, 2)),
+        (objects([1, 2], [3, 4], [5, 6]), "int64", (3, 2)),
+        (np.array([[1, 2]] * 3, object), "int64", (3, 2)),
+        (range(3), "int64", (3,)),
+        (memoryview(np.arange(3.0)), "float64", (3,)),
+        (np.arange(3, dtype=">i4"), "int32", (3,)),
+    ],
+)
+def test_rows_of_plain_numbers_are_arrays(given: Any, dtype: str, shape: tuple[int, ...]) -> None:
+    found = Shard({"x": given, "y": [1, 2, 3]}).view()
+    assert (found["x"].dtype.name, found["x"].shape) == (dtype, shape)
+    assert found["y"].tolist() == [1, 2, 3]
+    np.testing.assert_array_equal(found["x"], np.array(np.asarray(given).tolist()))
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ([[1, 2], [3]], r"'x': row 1 has the shape \(1,\), and row 0 has \(2,\); pad, cut"),
+        ([[1, 2], [3, "a"]], r"'x': row 1 is \[3, 'a'\]; give numbers alone, and as many in"),
+        ([1, None], "'x': row 1 is None; give numbers alone"),
+        ([None, 1], "'x': row 0 is None; give numbers alone"),
+        (objects(np.zeros(2), np.zeros(3)), r"'x': row 1 has the shape \(3,\), and row 0 has"),
+        (objects(1, Decimal(2)), r"'x': row 1 is Decimal\('2'\); give numbers"),
+        (objects({1: 2}, {3: 4}), r"'x': row 0 is \{1: 2\}; give numbers"),
+        ({1, 2}, "'x' is a set; give an array, or a list with one item a row"),
+        ((i for i in range(2)), "'x' is a generator; give an array"),
+        (3, "'x' is a single value; its first dimension must be the rows"),
+        (np.zeros(2, "datetime64[s]"), r"'x' has the dtype datetime64\[s\], which cannot be"),
+        (np.zeros(2, np.longdouble), "'x' has the dtype float128, which cannot be stored"),
+        (np.zeros(2, [("a", "f4")]), "'x' has the dtype .*, which cannot be stored"),
+    ],
+)
+def test_what_is_no_array_is_named(given: Any, text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=text):
+        Shard({"x": given})
+
+
+def test_lists_of_texts_and_of_arrays_stay_what_they_are() -> None:
+    assert list(Shard([None, None]).view()) == [None, None]
+    assert list(Shard(objects("a", float("nan"), None)).view()) == ["a", None, None]
+    assert [part.shape for part in Shard([np.zeros(2), np.ones((2, 3))]).view()] == [(2,), (2, 3)]
+    assert [list(part) for part in Shard([["a", "b"], ["c", "d"]]).view()] == [
+        ["a", "b"],
+        ["c", "d"],
+    ]
+    first, second = Shard(([1, 2], [[3], [4]])).view()
+    assert (first.shape, second.shape) == ((2,), (2, 1))

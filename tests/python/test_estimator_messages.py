@@ -117,6 +117,9 @@ def test_the_column_of_a_frame_is_named() -> None:
         InvalidArgumentError, match=r"column 'height': row 3 is \(2,\) and row 0 is"
     ):
         est.fit(frame, **wanted)
+    frame["since"] = pd.date_range("2020-01-01", periods=12)
+    with pytest.raises(InvalidArgumentError, match="column 'since' has the dtype datetime64"):
+        est.fit(frame, feature_cols=["weight", "since"], label_cols="y")
     frame.at[3, "height"] = "tall"
     with pytest.raises(
         InvalidArgumentError, match="column 'height': row 3 is 'tall' and row 0 is 0"

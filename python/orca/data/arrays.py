@@ -12,6 +12,7 @@ Example:
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
 import operator
@@ -89,7 +90,7 @@ def _flatten(data: Any, path: str, leaves: dict[str, Any]) -> Any:
     """Put the arrays of ``data`` into ``leaves``, by path; return ``data`` with paths for arrays."""
     if isinstance(data, Mapping):
         return {key: _flatten(value, f"{path}.{key}", leaves) for key, value in data.items()}
-    if isinstance(data, list | tuple) and not _is_texts(data):
+    if isinstance(data, list | tuple) and not (_is_texts(data) or _is_rows(data)):
         parts = [_flatten(value, f"{path}.{i}", leaves) for i, value in enumerate(data)]
         return _sequence(type(data))(parts)
     name = path.removeprefix(".") or "0"
@@ -101,6 +102,49 @@ def _flatten(data: Any, path: str, leaves: dict[str, Any]) -> Any:
 
 def _is_texts(data: Sequence[Any]) -> bool:
     return len(data) > 0 and all(item is None or isinstance(item, str | bytes) for item in data)
+
+
+def _is_rows(data: Any) -> bool:
+    """Whether it is a list of numbers, or of rows of them, as plain Python has them."""
+    if not isinstance(data, list) or not data:
+        return False
+    item = data[0]
+    while isinstance(item, list | tuple) and item:
+        item = item[0]
+    return item is None or isinstance(item, bool | int | float | np.generic | list | tuple)
+
+
+def _stacked(name: str, rows: list[Any]) -> np.ndarray[Any, Any]:
+    """Rows of numbers as one array.
+
+    Raises:
+        InvalidArgumentError: Numpy cannot; names the row.
+    """
+    with contextlib.suppress(ValueError):
+        found = np.asarray(rows)
+        if found.dtype.kind in "biuf":
+            return found
+    first = np.shape(rows[0])
+    for i, row in enumerate(rows):
+        try:
+            array = np.asarray(row)
+        except ValueError:
+            array = np.asarray(row, dtype=object)
+        if array.dtype.kind not in "biuf":
+            raise InvalidArgumentError(
+                f"{name!r}: row {i} is {_shortened(row)}; give numbers alone, and as many in every row"
+            )
+        if array.shape != first:
+            raise InvalidArgumentError(
+                f"{name!r}: row {i} has the shape {array.shape}, and row 0 has {first}; pad, cut or leave "
+                "out what differs"
+            )
+    raise InvalidArgumentError(f"{name!r} cannot be an array of one type; give a numpy array")
+
+
+def _shortened(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _leaf(name: str, data: Any) -> Any:
@@ -120,15 +164,38 @@ def _leaf(name: str, data: Any) -> Any:
     if isinstance(data, str | bytes):
         raise InvalidArgumentError(f"{name!r} is a single text; give a list of texts, one a row")
     if isinstance(data, list | tuple):
-        return list(data)
-    if not hasattr(data, "__dlpack__") and hasattr(data, "__array__"):  # Such as a Series.
-        data = np.asarray(data)
-    if isinstance(data, np.ndarray) and data.dtype.kind in "OUST" and data.ndim == 1:
+        return list(data) if _is_texts(data) else _stacked(name, list(data))
+    if not hasattr(data, "__dlpack__"):  # Such as a Series, a range or a memoryview.
+        data = _array_of(name, data)
+    if isinstance(data, np.ndarray) and data.dtype.kind in "OUST" and data.ndim:
+        rows = data.tolist()
         # A missing text of pandas is a NaN.
-        return [None if item != item else item for item in data.tolist()]
-    if isinstance(data, np.ndarray) and data.ndim:
-        return np.ascontiguousarray(data)  # A copy only of strided ones, and of Fortran's order.
+        texts = [None if isinstance(row, float) and row != row else row for row in rows]
+        some = any(isinstance(text, str | bytes) for text in texts)
+        are_texts = data.ndim == 1 and (some or all(text is None for text in texts))
+        return texts if are_texts else _stacked(name, rows)
+    if isinstance(data, np.ndarray):
+        if data.dtype.kind not in "biufc" or data.dtype.char in "gG":
+            raise InvalidArgumentError(
+                f"{name!r} has the dtype {data.dtype}, which cannot be stored; give .astype() of it with "
+                "float64, int64 or another type of numbers"
+            )
+        if not data.dtype.isnative:
+            data = data.astype(data.dtype.newbyteorder("="))
+        if data.ndim:
+            return np.ascontiguousarray(
+                data
+            )  # A copy only of strided ones, and of Fortran's order.
     return data
+
+
+def _array_of(name: str, data: Any) -> np.ndarray[Any, Any]:
+    array = np.asarray(data)
+    if array.dtype == object and not array.ndim:  # As numpy says what it cannot look into.
+        raise InvalidArgumentError(
+            f"{name!r} is a {type(data).__name__}; give an array, or a list with one item a row"
+        )
+    return array
 
 
 def _unpack(column: Any) -> Any:
@@ -210,7 +277,7 @@ class Shard:
     captures or returns is not copied, the other processes of the machine read the same memory.
 
     Args:
-        data: An array, a list of texts, or a dict, list or tuple of those (also nested) with the
+        data: An array, a list of numbers, of rows of them, or of texts; or a dict, list or tuple of those (also nested) with the
             same number of rows; or anything that speaks Arrow (a record batch, a table, a frame).
             Values may be missing: None among texts, a masked array, Arrow's nulls.
 

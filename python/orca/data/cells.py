@@ -226,7 +226,7 @@ def _to_arrays(value: Any, features: Any, labels: Any, has_target: bool) -> dict
         raise InvalidArgumentError("key y should in each shard")
     made = {key: value[key] for key in (("x", "y") if has_target else ("x",))}
     for key, part in made.items():
-        _check_types(key, part)
+        check_types(key, part)
     if not _is_arrays(made):
         raise InvalidArgumentError(
             "value of x and y should be a ndarray, a tuple of ndarrays or a list of ndarrays, all with "
@@ -235,14 +235,14 @@ def _to_arrays(value: Any, features: Any, labels: Any, has_target: bool) -> dict
     return made if _rows_of(made) else None
 
 
-def _check_types(name: str, value: Any) -> None:
+def check_types(name: str, value: Any) -> None:
     """Names the array that has no type of the engine."""
     if isinstance(value, dict):
         for key, part in value.items():
-            _check_types(f"{name}[{key!r}]", part)
+            check_types(f"{name}[{key!r}]", part)
     elif isinstance(value, list | tuple):
         for i, part in enumerate(value):
-            _check_types(f"{name}[{i}]", part)
+            check_types(f"{name}[{i}]", part)
     elif isinstance(value, np.ndarray) and not _has_type(value):
         raise InvalidArgumentError(f"{name} has the dtype {value.dtype}; {_remedy(value.dtype)}")
 
@@ -267,7 +267,7 @@ def _columns(frame: Any, names: Any) -> Any:
     for name in listed:
         column = stacked_column(frame[name].to_numpy(), name)
         if len(column):
-            _check_types(f"column {name!r}", column)
+            check_types(f"column {name!r}", column)
         arrays.append(column)
     return arrays[0] if len(arrays) == 1 else arrays
 

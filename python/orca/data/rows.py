@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from orca.data import ArrayStore, SparkXShards
+from orca.data.cells import check_types
 from orca.errors import InvalidArgumentError
 
 
@@ -101,6 +102,8 @@ def column_names(columns: Any) -> list[Any]:
 
 def _stacked(name: str, column: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if column.dtype != object:
+        if not _is_text(column):
+            check_types(f"column {name!r}", column)
         return np.ascontiguousarray(column)
     values = [np.asarray(value) for value in column]
     for row, value in enumerate(values):

@@ -167,8 +167,8 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         """Trains on the workers of the context.
 
         Args:
-            data: Arrays or tensors as ``{"x": ..., "y": ...}`` or ``(x, y)``, ``XShards`` of such dicts or
-                of frames, a ``DataLoader``, or a creator ``f(config, batch_size)`` of one.
+            data: Arrays, tensors or lists of numbers as ``{"x": ..., "y": ...}`` or ``(x, y)``, ``XShards`` of
+                such dicts or of frames, a ``DataLoader``, or a creator ``f(config, batch_size)`` of one.
             epochs: Passes over ``data``.
             batch_size: Rows of a step.
             profile: Whether the statistics say where the time went.
