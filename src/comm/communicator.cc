@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -94,7 +96,21 @@ class GroupCommunicator final : public Communicator {
   int rank() const override { return topology_.rank(); }
   int world() const override { return topology_.world(); }
   const std::shared_ptr<Arena>& arena() const override { return arena_; }
-  std::uint64_t sequence() const override { return sequence_.load(std::memory_order_relaxed); }
+  std::uint64_t sequence() const override { return posted_.load(std::memory_order_relaxed); }
+  void NotePeerReturned(int peer, std::uint64_t calls) override {
+    if (Forked() || peer == rank()) return;
+    std::optional<Failure> failure;
+    {
+      const std::lock_guard lock(running_mutex_);
+      if (!returned_ || calls < returned_->calls) returned_ = {.peer = peer, .calls = calls};
+      failure = WaitsInVain();
+    }
+    if (failure) monitor_->Fail(*failure);
+  }
+  void ForgetReturned() override {
+    const std::lock_guard lock(running_mutex_);
+    returned_.reset();
+  }
   std::chrono::nanoseconds waited() const override {
     return local_->slept() + (mesh_ ? mesh_->slept() : std::chrono::nanoseconds(0));
   }
@@ -111,12 +127,14 @@ class GroupCommunicator final : public Communicator {
   void Run(const Collective& call) override {
     CheckUsable();
     CheckCall(call, rank(), world());
+    posted_.fetch_add(1, std::memory_order_relaxed);
     queue_->Run(call);
   }
 
   Work Start(Collective call, DoneCallback done) override {
     CheckUsable();
     CheckCall(call, rank(), world());
+    posted_.fetch_add(1, std::memory_order_relaxed);
     return Work(queue_->Start(std::move(call), std::move(done)));
   }
 
@@ -475,7 +493,9 @@ class GroupCommunicator final : public Communicator {
   void Execute(const Collective& call) {
     const std::uint64_t sequence = sequence_.load(std::memory_order_relaxed) + 1;
     sequence_.store(sequence, std::memory_order_relaxed);
+    const Running running(*this, call.op, sequence);
     try {
+      if (const auto failure = running.WaitsInVain()) throw Error(failure->code, failure->text);
       if (const auto failure = local_->failure()) throw Error(failure->code, failure->text);
       const auto timeout = call.timeout.count() > 0 ? call.timeout : options_.timeout;
       const CallRecord record = RecordOf(call, segments_, topology_.hosts() == 1);
@@ -495,6 +515,40 @@ class GroupCommunicator final : public Communicator {
       monitor_->Fail(failure);
       throw Error(failure.code, failure.text);
     }
+  }
+
+  /// The collective under way, for who learns meanwhile that a rank has returned.
+  class Running {
+   public:
+    Running(GroupCommunicator& group, Op op, std::uint64_t sequence) : group_(group) {
+      const std::lock_guard lock(group_.running_mutex_);
+      group_.running_ = {op, sequence};
+    }
+    Running(const Running&) = delete;
+    Running& operator=(const Running&) = delete;
+    ~Running() {
+      const std::lock_guard lock(group_.running_mutex_);
+      group_.running_.reset();
+    }
+    std::optional<Failure> WaitsInVain() const {
+      const std::lock_guard lock(group_.running_mutex_);
+      return group_.WaitsInVain();
+    }
+
+   private:
+    GroupCommunicator& group_;
+  };
+
+  // Why the collective under way cannot end, if a rank has returned that did not come; the caller
+  // holds running_mutex_.
+  std::optional<Failure> WaitsInVain() const {
+    if (!returned_ || !running_ || running_->second <= returned_->calls) return std::nullopt;
+    return Failure{
+        .code = Code::kMismatch,
+        .text = fmt::format("{} has returned, while {} waits in {} #{} for it; all ranks "
+                            "must make the same collective calls",
+                            topology_.Name(returned_->peer), topology_.Name(rank()),
+                            Name(running_->first), running_->second)};
   }
 
   // Whether the call is short and everybody else is in it already.
@@ -541,6 +595,15 @@ class GroupCommunicator final : public Communicator {
   std::vector<std::string> addresses_;  // "host:port host:port", one entry a rank
   SegmentArena::Descriptor control_;
   std::atomic<std::uint64_t> sequence_{0};
+  std::atomic<std::uint64_t> posted_{0};  // calls; those that were started may not run yet
+
+  struct Returned {
+    int peer = 0;
+    std::uint64_t calls = 0;
+  };
+  std::mutex running_mutex_;  // guards the next two
+  std::optional<std::pair<Op, std::uint64_t>> running_;
+  std::optional<Returned> returned_;  // the peer that made the fewest calls
 
   std::unique_ptr<LocalGroup> local_;
   std::unique_ptr<Mesh> mesh_;

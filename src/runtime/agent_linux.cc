@@ -170,6 +170,10 @@ void Agent::Obey(Message message) {
   } else if (op == "cancel") {
     CancelCall(message.head.at("call").get<std::uint64_t>(),
                message.head.at("reason").get<std::string>());
+  } else if (op == "returned") {
+    for (auto& [id, worker] : workers_)
+      if (worker.call == message.head.at("call").get<std::uint64_t>() && worker.link)
+        worker.link->Send({.head = message.head});
   } else if (op == "leave") {
     const auto found = workers_.find(message.head.at("worker").get<std::uint64_t>());
     if (found != workers_.end() && found->second.link)

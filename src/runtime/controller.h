@@ -136,6 +136,7 @@ class Controller {
   void FailFetches(int lost_node, const std::string& why);
   void NoteStep(const Json& step, int rank);
   void HearDone(const Node& node, Message message);
+  void TellReturned(Job& job);
   void HearFailed(Message message);
   void HearPace(const Json& head);
   void HearNursery(const Node& node, const Json& head);

@@ -21,6 +21,8 @@ milliseconds CollectEchoes(const ContextOptions& options) {
   return std::max(milliseconds(500), options.silence / 5);
 }
 constexpr milliseconds kNotedCalls(50);
+// Ranks that still run so long after the first one has returned are told of it. Most end together.
+constexpr milliseconds kTellReturned(50);
 // F42: an attempt that ends sooner is short, and from the second short one in a row on the next
 // waits, each twice as long as the one before.
 constexpr milliseconds kShortAttempt(5000);
@@ -104,6 +106,8 @@ void Controller::Begin(const std::shared_ptr<Job>& job) {
   job->running.clear();
   job->causes.clear();
   job->paces.clear();
+  job->returned.clear();
+  job->tells_returned = false;
   job->concluding = false;
   job->again = false;
   job->began = Loop::Clock::now();
@@ -255,7 +259,32 @@ void Controller::HearDone(const Node& node, Message message) {
   job->gathered[static_cast<std::size_t>(rank)] = std::move(message.parcel);
   job->shards.insert(job->shards.end(), shards.begin(), shards.end());
   job->sequences[static_cast<std::size_t>(rank)] = message.head.at("sequence").get<std::uint64_t>();
+  job->returned.push_back({{"op", "returned"},
+                           {"call", job->call},
+                           {"attempt", job->attempt},
+                           {"rank", rank},
+                           {"sequence", message.head.at("sequence")},
+                           {"in_group", message.head.at("in_group")}});
+  if (job->tells_returned) {
+    TellReturned(*job);
+  } else if (job->returned.size() == 1 && job->members.size() > 1) {
+    loop_.At(Loop::Clock::now() + kTellReturned, [this, call = job->call, attempt = job->attempt] {
+      const std::lock_guard lock(state_mutex_);
+      const auto late = FindJob(call);
+      if (!late || late->attempt != attempt || late->running.empty()) return;
+      late->tells_returned = true;
+      TellReturned(*late);
+      WakeToSend();
+    });
+  }
   RankEnded(job, rank);
+}
+
+// A rank that waits for one that has returned would wait for as long as a collective may take.
+void Controller::TellReturned(Job& job) {
+  for (const Json& one : std::exchange(job.returned, {}))
+    for (const auto& node : nodes_)
+      if (!node->lost) node->link->Send({.head = one});
 }
 
 void Controller::HearFailed(Message message) {

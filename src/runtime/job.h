@@ -65,7 +65,9 @@ class Controller::Job final : public Run {
   std::vector<Parcel> gathered;
   std::vector<std::shared_ptr<const data::ShardHold>> shards;  // that the results name
   std::vector<std::uint64_t> sequences;
-  std::set<int> running;  // ranks that have not ended
+  std::set<int> running;       // ranks that have not ended
+  std::vector<Json> returned;  // of ranks that have: what the others are told
+  bool tells_returned = false;
   std::vector<Cause> causes;
   /// How far a rank was at some time.
   struct Pace {

@@ -1,4 +1,5 @@
 #include <execinfo.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -69,11 +70,11 @@ Received ReadTask(Message message) {
   return received;
 }
 
-/// A store whose waits end when `cancelled` says so: a rank that will never come is not waited for.
+/// A store whose waits end when `check` throws: a rank that will never come is not waited for.
 class CancellableStore final : public comm::Store {
  public:
-  CancellableStore(std::shared_ptr<comm::Store> store, std::function<bool()> cancelled)
-      : store_(std::move(store)), cancelled_(std::move(cancelled)) {}
+  CancellableStore(std::shared_ptr<comm::Store> store, std::function<void()> check)
+      : store_(std::move(store)), check_(std::move(check)) {}
 
   void Set(const std::string& key, const std::string& value) override { store_->Set(key, value); }
 
@@ -86,14 +87,22 @@ class CancellableStore final : public comm::Store {
       } catch (const Error& error) {
         if (error.code() != Code::kTimeout || deadline.Passed()) throw;
       }
-      if (cancelled_())
-        throw Error(Code::kAborted, "the call was cancelled while its ranks were meeting");
+      check_();
     }
   }
 
  private:
   std::shared_ptr<comm::Store> store_;
-  std::function<bool()> cancelled_;
+  std::function<void()> check_;
+};
+
+/// A rank whose function has returned, while this one's runs.
+struct ReturnedRank {
+  std::uint64_t call = 0;
+  int attempt = 0;
+  int rank = 0;
+  std::uint64_t sequence = 0;  // of its last collective
+  bool in_group = false;       // whether it had joined the others
 };
 
 }  // namespace
@@ -154,6 +163,14 @@ struct Worker::State {
       } else if (op == "cancel") {
         Cancel(message->head.at("call").get<std::uint64_t>(),
                message->head.value("reason", "the call was cancelled"));
+      } else if (op == "returned") {
+        const std::lock_guard lock(mutex);
+        returned.push_back({.call = message->head.at("call").get<std::uint64_t>(),
+                            .attempt = message->head.at("attempt").get<int>(),
+                            .rank = message->head.at("rank").get<int>(),
+                            .sequence = message->head.at("sequence").get<std::uint64_t>(),
+                            .in_group = message->head.at("in_group").get<bool>()});
+        ApplyReturned();
       } else if (op == "granted") {
         home->Hear(std::move(*message));
       } else if (op == "settings") {
@@ -183,6 +200,38 @@ struct Worker::State {
     }
     if (group) group->Abort(reason);
     if (interrupt_now) interrupt_now();
+  }
+
+  // The next four with the mutex held.
+  void ApplyReturned() {
+    if (!InGroup()) return;
+    for (const ReturnedRank& other : returned)
+      if (IsOfCurrent(other) && other.in_group)
+        communicator->NotePeerReturned(other.rank, other.sequence);
+  }
+  bool IsOfCurrent(const ReturnedRank& other) const {
+    return current && other.call == current->task.call && other.attempt == current->task.attempt;
+  }
+  bool InGroup() const {
+    return communicator && current && connected == std::pair(current->meeting, current->task.world);
+  }
+  const ReturnedRank* ReturnedOutside() const {
+    const auto found = std::ranges::find_if(returned, [this](const ReturnedRank& other) {
+      return IsOfCurrent(other) && !other.in_group;
+    });
+    return found == returned.end() ? nullptr : &*found;
+  }
+
+  /// While the ranks meet: throws when they never will.
+  void CheckMeeting() const {
+    const std::lock_guard lock(mutex);
+    if (current && cancelled)
+      throw Error(Code::kAborted, "the call was cancelled while its ranks were meeting");
+    if (const ReturnedRank* const other = ReturnedOutside())
+      throw Error(Code::kMismatch,
+                  fmt::format("rank {} has returned, while rank {} waits for it in its first "
+                              "collective; all ranks must make the same collective calls",
+                              other->rank, current->task.rank));
   }
 
   std::optional<Message> Receive() {
@@ -226,6 +275,11 @@ struct Worker::State {
       const std::lock_guard lock(mutex);
       head["call"] = current->task.call;
       head["sequence"] = communicator ? communicator->sequence() : 0;
+      head["in_group"] = InGroup();
+      std::erase_if(returned, [this](const ReturnedRank& other) {
+        return other.call < current->task.call || IsOfCurrent(other);
+      });
+      if (communicator) communicator->ForgetReturned();
       if (cancelled) broken = std::move(communicator);
       current.reset();
       // With the news, which wake others anyway.
@@ -240,8 +294,9 @@ struct Worker::State {
   const std::shared_ptr<AgentHome> home;
   const std::shared_ptr<data::ShardHome> shards;  // the same
   std::chrono::milliseconds beat{1000};
-  std::mutex mutex;  // guards what follows
+  mutable std::mutex mutex;  // guards what follows
   std::deque<Received> tasks;
+  std::vector<ReturnedRank> returned;
   std::optional<Received> current;
   bool cancelled = false;
   Loop::Clock::time_point reported = {};
@@ -306,6 +361,7 @@ std::optional<Task> Worker::Next() {
   state_->current = std::move(state_->tasks.front());
   state_->tasks.pop_front();
   state_->cancelled = false;
+  state_->ApplyReturned();
   // Held only by whoever runs the task, so that long arguments go with it.
   Task task = state_->current->task;
   state_->current->task.parcel = {};
@@ -371,7 +427,7 @@ std::shared_ptr<comm::Communicator> Worker::Communicator() {
   if (now.task.world > 1) {
     membership.store = std::make_shared<CancellableStore>(
         comm::ConnectTcpStore(now.meeting.store, secret, options.connect_timeout),
-        options.cancelled);
+        [this] { state_->CheckMeeting(); });
   }
   std::shared_ptr<comm::Communicator> group = comm::Communicator::Connect(membership, options);
   bool cancelled = false;
@@ -380,6 +436,7 @@ std::shared_ptr<comm::Communicator> Worker::Communicator() {
     cancelled = state_->cancelled;
     state_->communicator = group;
     state_->connected = {now.meeting, now.task.world};
+    state_->ApplyReturned();
   }
   if (cancelled) group->Abort("the call was cancelled");
   return group;

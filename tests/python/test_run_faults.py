@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import checks_run as checks
@@ -325,6 +327,41 @@ def test_a_slow_rank_is_named_while_it_runs(caplog: pytest.LogCaptureFixture) ->
 
     orca.run(even, workers=2)
     assert "slower" not in caplog.text
+
+
+@pytest.mark.parametrize("is_warm", [False, True])
+@pytest.mark.parametrize("before", [0, 1])
+def test_f33_a_rank_that_has_returned_is_not_waited_for(before: int, is_warm: bool) -> None:
+    """Before it has joined the group, and after; nobody waits for a minute, or for half an hour."""
+
+    def alone() -> None:
+        for _ in range(before):
+            orca.barrier()
+        if orca.rank() == 0:
+            orca.allreduce(np.ones(1))
+
+    if is_warm:
+        orca.run(orca.barrier, workers=2)
+    else:  # Other workers have another group.
+        fails(lambda: os.kill(os.getpid(), 9), workers=2)
+    error = orca.submit(alone, workers=2).exception(SAFETY_SECONDS)
+    assert isinstance(error, WorkerFailedError)
+    assert error.rank == 0
+    where = r"in allreduce #\d+ for it" if before or is_warm else "for it in its first collective"
+    assert re.search(rf"rank 1.* has returned, while rank 0.* waits {where}", str(error)), error
+    assert orca.run(lambda: float(orca.allreduce(np.ones(1))[0]), workers=2) == [2, 2]
+
+
+def test_a_rank_may_return_long_before_the_others() -> None:
+    def returns_early() -> int:
+        orca.barrier()
+        if orca.rank() == 0:
+            time.sleep(0.3)
+        return os.getpid()
+
+    before = orca.run(returns_early, workers=2)
+    for _ in range(2):  # The group, which is kept, is whole.
+        assert orca.run(returns_early, workers=2) == before
 
 
 def test_a_rank_that_does_not_come_is_shown_with_its_last_lines(

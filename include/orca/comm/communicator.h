@@ -223,6 +223,11 @@ class ORCA_API Communicator {
   virtual void Abort(const std::string& reason) = 0;
   /// Number of collectives that this rank has begun.
   virtual std::uint64_t sequence() const = 0;
+  /// Rank `peer` makes no more collective calls than the `calls` that it has made: a later one that
+  /// this rank waits in fails at once. Any thread.
+  virtual void NotePeerReturned(int peer, std::uint64_t calls) = 0;
+  /// All ranks make calls again.
+  virtual void ForgetReturned() = 0;
   /// For how long this rank's collectives have slept because others were not there yet. Any thread.
   virtual std::chrono::nanoseconds waited() const = 0;
 

@@ -85,6 +85,11 @@ SharedShard MakeShard(int count) {
   return PutBytes(Shards(), static_cast<std::size_t>(count), Rank() + 1);
 }
 
+void ReturnEarly(int rank) {
+  Group().Barrier();
+  if (Rank() != rank) Group().Barrier();
+}
+
 void Wait(int time) { std::this_thread::sleep_for(milliseconds(time)); }
 
 // --- help
@@ -206,6 +211,15 @@ TEST_F(JoinTest, ShardsAreFetchedFromTheNodeThatHasThem) {
       EXPECT_THAT(orca::Run(*context_, {.workers = 4}, SumShard, made[rank]), Each(expected));
     }
   }
+}
+
+TEST_F(JoinTest, F33ARankOfAnotherHostThatHasReturnedIsNotWaitedFor) {
+  StartBoth();
+  const auto error = FailureOf([&] { orca::Run(*context_, {.workers = 4}, ReturnEarly, 3); });
+  EXPECT_THAT(error.what(), HasSubstr("rank 3 ("));
+  EXPECT_THAT(error.what(), HasSubstr(" has returned, while rank "));
+  EXPECT_THAT(error.what(), HasSubstr(" waits in barrier #2 for it"));
+  EXPECT_THAT(orca::Run(*context_, {.workers = 4}, SumOver, 10), Each(10.0));
 }
 
 TEST_F(JoinTest, F51ALostNodeIsNamedAndTheOthersGoOn) {
