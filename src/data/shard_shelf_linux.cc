@@ -210,9 +210,10 @@ class Shelf final : public ShardShelf {
     if (entries_.size() + kSpare < limit.rlim_cur) return;
     throw Error(
         Code::kResourceExhausted,
-        fmt::format("{} shards are as many as the limit of {} open files allows; put larger "
-                    "ones, or raise it with 'ulimit -n'",
-                    entries_.size(), limit.rlim_cur));
+        fmt::format("no room for another shard: each of the {} here is an open file, of which "
+                    "RLIMIT_NOFILE allows {}, and {} are kept for other uses; put larger shards, "
+                    "or raise the limit with 'ulimit -n'",
+                    entries_.size(), limit.rlim_cur, kSpare));
   }
 
   std::size_t& Count(const Entry& entry) { return entry.in_memory ? held_ : file_bytes_; }

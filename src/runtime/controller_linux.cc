@@ -377,13 +377,13 @@ void Controller::AgentLost(Node& node, const std::string& why, bool killed) {
   for (int tries = 0; node.pid > 0 && tries < 100; ++tries) {
     int status = 0;
     if (::waitpid(node.pid, &status, WNOHANG) == node.pid) {
-      if (!killed) how = DescribeExit(status);
+      if (!killed) how = "it " + DescribeExit(status);
       node.pid = -1;
     } else {
       std::this_thread::sleep_for(milliseconds(1));
     }
   }
-  const std::string text = fmt::format("the agent of node {} ({}) is lost: it {}", node.index,
+  const std::string text = fmt::format("the agent of node {} ({}) is lost: {}", node.index,
                                        node.host.empty() ? "unknown" : node.host, how);
   Note("agent lost", -1, text);
   if (own_shards_) {
@@ -424,7 +424,7 @@ void Controller::WatchForSilence() {
     if (node->remote) node->link->Send({.head = {{"op", "beat"}}});
     if (slept) node->heard = now;
     if (now - node->heard <= 2 * options_.silence) continue;
-    std::string how = fmt::format("gave no sign of life for {:.1f} s",
+    std::string how = fmt::format("it gave no sign of life for {:.1f} s",
                                   std::chrono::duration<double>(now - node->heard).count());
     if (node->pid > 0) {
       how += fmt::format(" (the process was {}) and was killed", ProcessState(node->pid));

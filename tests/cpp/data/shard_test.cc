@@ -351,6 +351,7 @@ TEST(ShardShelfTest, F29RefusesMoreShardsThanFilesMayBeOpen) {
     ADD_FAILURE() << "300 shards had room";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), Code::kResourceExhausted);
+    EXPECT_THAT(error.what(), HasSubstr("RLIMIT_NOFILE allows 200, and 128 are kept"));
     EXPECT_THAT(error.what(), HasSubstr("ulimit -n"));
   }
   EXPECT_GT(held.size(), 50U);

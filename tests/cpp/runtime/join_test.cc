@@ -232,6 +232,7 @@ TEST_F(JoinTest, F51ALostNodeIsNamedAndTheOthersGoOn) {
   const auto error = FailureOf([&] { orca::Run(*context_, {.workers = 4}, Wait, 60'000); });
   EXPECT_EQ(error.failure().rank % 2, 0);  // the first rank of whichever node joined as that one
   EXPECT_THAT(error.what(), HasSubstr("lost with its node"));
+  EXPECT_THAT(error.what(), HasSubstr(") is lost: the connection broke: "));
   EXPECT_THAT(orca::Run(*context_, {.workers = 2}, SumOver, 10), Each(3.0));
   // Its shards are gone; the driver has copies of those that it opened, the other node has not.
   EXPECT_EQ(SumOf(*made[2]) % 1000, 0);
