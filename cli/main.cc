@@ -1,7 +1,10 @@
 // The program "orca": what runs outside of a user's own program.
 #include <fmt/format.h>
+#include <poll.h>
+#include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -107,7 +110,7 @@ int Logs(Arguments arguments) {
   }
 }
 
-// The driver passes it on; what the workers print comes through its log.
+// The driver passes it on, sends what the workers answer, and closes.
 int Stacks(Arguments arguments) {
   if (arguments.size() != 1)
     throw Error(Code::kInvalidArgument, "orca stacks RUN; \"orca ps\" lists the runs");
@@ -116,17 +119,20 @@ int Stacks(Arguments arguments) {
   if (state.state != "running")
     throw Error(Code::kFailedPrecondition,
                 fmt::format("run {} is {}; only a running one has stacks", run.id, state.state));
-  orca::runtime::EventReader reader(run.path / "events.log");
-  while (reader.Next()) {
+  const auto deadline = orca::Deadline::After(std::chrono::seconds(10));
+  const auto door = orca::net::ConnectUnix(state.door, deadline);
+  bool any = false;
+  std::array<char, 4096> text{};
+  for (pollfd ready{.fd = door.get(), .events = POLLIN, .revents = 0};;) {
+    if (::poll(&ready, 1, static_cast<int>(deadline.Left().count())) == 0)
+      throw Error(Code::kTimeout, fmt::format("run {} gave no answer within 10 s", run.id));
+    const ssize_t got = ::read(door.get(), text.data(), text.size());
+    if (got == 0) break;
+    if (got > 0) std::fwrite(text.data(), 1, static_cast<std::size_t>(got), stdout);
+    if (got < 0 && errno != EINTR && errno != EAGAIN) break;
+    any = any || got > 0;
   }
-  const auto door =
-      orca::net::ConnectUnix(state.door, orca::Deadline::After(std::chrono::seconds(5)));
-  constexpr std::chrono::milliseconds kWait(1500);
-  const auto deadline = orca::Deadline::After(kWait);
-  while (!deadline.Passed()) {
-    while (const auto record = reader.Next()) Print(*record);
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
+  if (!any) std::puts(fmt::format("run {} runs no function now", run.id).c_str());
   return 0;
 }
 

@@ -279,6 +279,7 @@ void BindNursery(nb::module_& m) {
   nb::class_<runtime::Birth>(m, "Birth")
       .def_prop_ro("worker", [](const runtime::Birth& self) { return self.worker; })
       .def("settle", &runtime::Birth::Settle);
+  m.def("stack_output", &runtime::StackOutput);
   nb::class_<runtime::Nursery>(m, "Nursery")
       .def("__init__",
            [](runtime::Nursery* self) {

@@ -101,7 +101,7 @@ def _live(birth: Any) -> NoReturn:
         )
         native = _core.Worker(birth)
         # After the engine's own handler, which it calls: both stacks are printed.
-        faulthandler.register(signal.SIGUSR1, sys.stderr, all_threads=True, chain=True)
+        faulthandler.register(signal.SIGUSR1, _core.stack_output(), all_threads=True, chain=True)
         _Worker(native).work()
         code = 0
     except BaseException:

@@ -58,7 +58,7 @@ class Agent {
     std::string kind;
     pid_t pid = -1;
     std::unique_ptr<UnixLink> link;  // nothing while its nursery was not asked for it
-    Pipe pipes[2];
+    Pipe pipes[3];                   // standard output, standard error, stacks
     std::deque<std::string> last_lines;
     std::uint64_t call = 0;  // 0: idle
     int rank = -1;

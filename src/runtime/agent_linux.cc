@@ -32,6 +32,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
+constexpr int kStacks = 2;  // of a worker's pipes
 constexpr std::size_t kLastLines = 20;
 constexpr std::size_t kLongestLine = std::size_t{16} << 10;
 // More than this unsent, and the workers' outputs wait in their pipes.
@@ -451,11 +452,13 @@ void Agent::SendBirth(Nursery& nursery, Worker& worker) {
   auto [mine, theirs] = UnixLink::Pair();
   auto [output, output_end] = MakePipe();
   auto [errors, errors_end] = MakePipe();
+  auto [stacks, stacks_end] = MakePipe();
   const bool again = worker.link != nullptr;
   Message fork{.head = {{"op", "fork"}, {"worker", worker.id}}};
   fork.fds.push_back(std::move(theirs));
   fork.fds.push_back(std::move(output_end));
   fork.fds.push_back(std::move(errors_end));
+  fork.fds.push_back(std::move(stacks_end));
   nursery.link->Send(std::move(fork));
   if (again) CloseWorker(worker);
   worker.link_lost = false;
@@ -463,6 +466,7 @@ void Agent::SendBirth(Nursery& nursery, Worker& worker) {
   worker.link = std::make_unique<UnixLink>(std::move(mine));
   worker.pipes[0].fd = std::move(output);
   worker.pipes[1].fd = std::move(errors);
+  worker.pipes[kStacks].fd = std::move(stacks);
   worker.heard = Clock::now();
   UnixLink* const link = worker.link.get();
   const std::uint64_t id = worker.id;
@@ -474,7 +478,7 @@ void Agent::SendBirth(Nursery& nursery, Worker& worker) {
     const auto found = workers_.find(id);
     return found == workers_.end() ? nullptr : &found->second;
   };
-  for (int stream = 0; stream < 2; ++stream)
+  for (int stream = 0; stream <= kStacks; ++stream)
     WatchPipe(worker.pipes[stream], stream, owner, worker.kind);
   link->Send({.head = {{"op", "settings"}, {"beat", silence_.count() / 5}}});
   if (worker.call != 0) link->Send({.head = worker.task, .parcel = worker.parcel});
@@ -696,7 +700,7 @@ void Agent::WatchPipe(Pipe& pipe, int stream, std::function<Worker*()> owner, st
 // All that is there now; a child of the worker may go on writing for ever.
 void Agent::DrainPipes(Worker& worker) {
   constexpr int kMostReads = 64;
-  for (int stream = 0; stream < 2; ++stream) {
+  for (int stream = 0; stream <= kStacks; ++stream) {
     Pipe& pipe = worker.pipes[stream];
     for (int i = 0; i < kMostReads && pipe.fd; ++i)
       if (!ReadPipe(pipe, stream, &worker, worker.kind)) break;
@@ -737,6 +741,11 @@ bool Agent::ReadPipe(Pipe& pipe, int stream, Worker* worker, const std::string& 
 
 void Agent::TellOutput(const Worker* worker, const std::string& kind, int stream,
                        std::string text) {
+  if (stream == kStacks) {
+    if (worker != nullptr)
+      driver_->Send({.head = {{"op", "stack"}, {"rank", worker->rank}, {"text", std::move(text)}}});
+    return;
+  }
   {
     auto& lines =
         worker != nullptr ? workers_.at(worker->id).last_lines : nurseries_.at(kind).last_lines;

@@ -141,6 +141,7 @@ class Controller {
   void HearPace(const Json& head);
   void HearNursery(const Node& node, const Json& head);
   void HearOutput(const Json& head);
+  void HearStack(const Json& head);
   void RefuseKind(const std::string& kind, const std::string& why);
   void HearExited(Message message);
   void WorkerLost(std::uint64_t id, Cause cause);
@@ -159,6 +160,7 @@ class Controller {
   const std::string& HostOf(const Worker& worker) const;
   void Tell(Event event);
   void SendStacks();
+  void AskForStacks();
   void OpenLog();
   void AnswerVisitors();
   void Note(const std::string& what, int rank, const std::string& text,
@@ -185,7 +187,9 @@ class Controller {
   std::mutex state_mutex_;  // guards all up to the next mutex; taken before that
   std::vector<std::unique_ptr<Node>> nodes_;
   std::unique_ptr<net::Acceptor> acceptor_;
-  UniqueFd visitors_;  // where "orca stacks" knocks
+  UniqueFd visitors_;                                 // where "orca stacks" knocks
+  std::vector<UniqueFd> visits_;                      // who is told of the next stacks
+  Loop::Clock::time_point prints_stacks_until_ = {};  // as output of their ranks
   std::map<std::string, NurserySpec> nurseries_;
   std::map<std::uint64_t, Worker> workers_;
   std::uint64_t last_generation_ = 0;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -32,6 +33,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kStopWait(5000);
 constexpr milliseconds kJoinReport(10'000);
+constexpr milliseconds kStackTime(1500);  // for workers to print theirs
 constexpr std::size_t kMaxEvents = 100'000;
 constexpr std::size_t kLastLines = 3;
 
@@ -52,6 +54,18 @@ std::string FindAgent(const std::string& wanted) {
                           places.front().string()));
 }
 
+// What a rank has printed, with the rank before each line.
+std::string WithRank(const Event& event) {
+  std::string text;
+  for (std::size_t at = 0; at < event.text.size();) {
+    const std::size_t end = std::min(event.text.find('\n', at), event.text.size());
+    if (event.rank >= 0) text += fmt::format("[rank {}] ", event.rank);
+    text += event.text.substr(at, end - at) + "\n";
+    at = end + 1;
+  }
+  return text;
+}
+
 void Print(const Event& event) {
   if (event.kind != Event::Kind::kOutput) {
     const LogLevel level = event.level >= 40   ? LogLevel::kError
@@ -61,13 +75,7 @@ void Print(const Event& event) {
     Log(level, event.rank < 0 ? event.text : fmt::format("[rank {}] {}", event.rank, event.text));
     return;
   }
-  std::string text;
-  for (std::size_t at = 0; at < event.text.size();) {
-    const std::size_t end = std::min(event.text.find('\n', at), event.text.size());
-    if (event.rank >= 0) text += fmt::format("[rank {}] ", event.rank);
-    text += event.text.substr(at, end - at) + "\n";
-    at = end + 1;
-  }
+  const std::string text = WithRank(event);
   std::FILE* const out = event.stream == 0 ? stdout : stderr;
   std::fputs(text.c_str(), out);
   std::fflush(out);
@@ -291,15 +299,23 @@ void Controller::ReapAgents() {
   }
 }
 
-// Whoever of the same user knocks wants to see the stacks.
+// A process of the same user that connects gets the stacks that come within kStackTime.
 void Controller::AnswerVisitors() {
-  while (const UniqueFd visitor = net::Accept(visitors_.get())) {
+  while (UniqueFd visitor = net::Accept(visitors_.get())) {
     try {
       net::CheckPeerUser(visitor.get());
-      PrintStacks();
     } catch (const Error& error) {
       Log(LogLevel::kWarning, error.what());
+      continue;
     }
+    const std::lock_guard lock(state_mutex_);
+    visits_.push_back(std::move(visitor));
+    loop_.At(Loop::Clock::now() + kStackTime, [this] {
+      const std::lock_guard again(state_mutex_);
+      visits_.erase(visits_.begin());
+    });
+    AskForStacks();
+    WakeToSend();
   }
 }
 
@@ -310,6 +326,22 @@ void Controller::PrintStacks() {
 }
 
 void Controller::SendStacks() {
+  prints_stacks_until_ = Loop::Clock::now() + kStackTime;
+  AskForStacks();
+}
+
+void Controller::HearStack(const Json& head) {
+  const Event event{.kind = Event::Kind::kOutput,
+                    .rank = head.at("rank").get<int>(),
+                    .stream = 1,
+                    .text = head.at("text").get<std::string>()};
+  const std::string text = WithRank(event);
+  for (const UniqueFd& visitor : visits_)
+    ::send(visitor.get(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  if (Loop::Clock::now() < prints_stacks_until_) Tell(event);
+}
+
+void Controller::AskForStacks() {
   for (const auto& node : nodes_)
     if (!node->lost) node->link->Send({.head = {{"op", "stacks"}}});
 }
@@ -476,6 +508,8 @@ void Controller::Hear(Node& node, Message message) {
     HearExited(std::move(message));
   } else if (op == "output") {
     HearOutput(message.head);
+  } else if (op == "stack") {
+    HearStack(message.head);
   } else if (op == "step") {
     NoteStep(message.head, message.head.at("rank").get<int>());
   } else if (op == "pace") {

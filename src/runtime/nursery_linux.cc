@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <malloc.h>
 #include <poll.h>
@@ -14,6 +15,7 @@
 #include "orca/core/error.h"
 #include "orca/core/host.h"
 #include "orca/runtime/nursery.h"
+#include "orca/runtime/worker.h"
 #include "runtime/huge_pages.h"
 #include "runtime/link.h"
 
@@ -42,6 +44,8 @@ void Birth::Settle() {
   ::dup2(errors.get(), STDERR_FILENO);
   output.Reset();
   errors.Reset();
+  ::fcntl(stacks.get(), F_SETFL, O_NONBLOCK);  // It is written to in a signal handler.
+  SetStackOutput(std::move(stacks));
 }
 
 struct Nursery::State {
@@ -98,11 +102,12 @@ std::optional<Birth> Nursery::Next() {
     state_->Reap();
     try {
       while (auto message = state_->agent.Receive()) {
-        if (message->head.value("op", "") != "fork" || message->fds.size() != 3) continue;
+        if (message->head.value("op", "") != "fork" || message->fds.size() != 4) continue;
         return Birth{.worker = message->head.at("worker").get<std::uint64_t>(),
                      .link = std::move(message->fds[0]),
                      .output = std::move(message->fds[1]),
-                     .errors = std::move(message->fds[2])};
+                     .errors = std::move(message->fds[2]),
+                     .stacks = std::move(message->fds[3])};
       }
     } catch (const Error& error) {
       if (error.code() != Code::kPeerLost) throw;

@@ -1,3 +1,4 @@
+#include <dlfcn.h>
 #include <execinfo.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -314,26 +315,53 @@ bool IsEcho(Code code) {
          code == Code::kTimeout || code == Code::kUnauthenticated;
 }
 
-// The stack of the thread that runs the function, on standard error. A front end may put a handler
-// of its own before it, which calls this one.
+namespace {
+
+std::atomic<int> stack_output = STDERR_FILENO;
+const void* interpreter = nullptr;  // where Python's code begins; null: there is none
+
+void WriteToStack(std::string_view text) {
+  [[maybe_unused]] const auto written = ::write(stack_output, text.data(), text.size());
+}
+
+const void* ModuleOf(const void* address) {
+  Dl_info info{};
+  return ::dladdr(address, &info) == 0 ? nullptr : info.dli_fbase;
+}
+
+// The stack of the thread that runs the function. A front end may put a handler of its own before
+// it, which calls this one: the interpreter's frames are Python's, which that one has printed.
 void PrintNativeStack(int /*signal*/) {
   const int error = errno;
-  constexpr std::string_view kTitle = "native stack of the thread that runs the function:\n";
-  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kTitle.data(), kTitle.size());
-  std::array<void*, 64> frames{};
+  WriteToStack("native stack of the thread that runs the function:\n");
+  std::array<void*, 256> frames{};
   const int count = ::backtrace(frames.data(), static_cast<int>(frames.size()));
-  ::backtrace_symbols_fd(frames.data(), count, STDERR_FILENO);
+  bool folded = false;
+  for (int i = 0; i < count; ++i) {
+    void** const frame = &frames[static_cast<std::size_t>(i)];
+    const bool folds = interpreter != nullptr && ModuleOf(*frame) == interpreter;
+    if (folds && !folded) WriteToStack("... the interpreter ...\n");
+    if (!folds) ::backtrace_symbols_fd(frame, 1, stack_output);
+    folded = folds;
+  }
   errno = error;
 }
 
 void InstallStackHandler() {
   std::array<void*, 1> first{};
   ::backtrace(first.data(), 1);  // loads what it needs now, and not inside a handler
+  if (const void* const eval = ::dlsym(RTLD_DEFAULT, "_PyEval_EvalFrameDefault"))
+    interpreter = ModuleOf(eval);
   struct sigaction action {};
   action.sa_handler = PrintNativeStack;
   action.sa_flags = SA_RESTART;
   ::sigaction(kStackSignal, &action, nullptr);
 }
+
+}  // namespace
+
+int StackOutput() { return stack_output; }
+void SetStackOutput(UniqueFd output) { stack_output = output.Release(); }
 
 Worker::Worker(UniqueFd agent) : state_(std::make_unique<State>(std::move(agent))) {
   InstallStackHandler();

@@ -19,6 +19,7 @@ import pytest
 
 import checks_run as checks
 import orca
+from orca.context import active_context
 from orca.errors import FailedPreconditionError, InvalidArgumentError, WorkerFailedError
 from processes import (
     SAFETY_SECONDS,
@@ -528,3 +529,33 @@ def test_a_limit_on_open_files_is_named(environment: dict[str, str]) -> None:
     )
     assert done.returncode != 0
     assert "all 16 descriptors open that RLIMIT_NOFILE allows" in done.stderr, done.stderr
+
+
+def stacks_of(run: str, env: dict[str, str]) -> str:
+    command = [sys.executable, "-c", "from orca.cli import main; main()", "stacks", run]
+    return subprocess.run(
+        command, env=env, capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+
+
+def test_stacks_go_only_to_the_process_that_asks(
+    environment: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Neither into the output of the run nor into its log; frames of the interpreter are folded."""
+    with orca.init_orca_context("local", cores=2):
+        run = active_context().native.plan.split()[1].rstrip(":")  # type: ignore[union-attr]
+        assert "runs no function now" in stacks_of(run, environment)
+        future = orca.submit(checks.hangs, args=(str(tmp_path),), workers=2)
+        wait_until(lambda: len(list(tmp_path.glob("rank-?"))) == 2, "both ranks run")
+        told = stacks_of(run, environment)
+        future.cancel()
+    for rank in range(2):
+        assert f"[rank {rank}] native stack of the thread that runs the function:\n" in told
+        assert re.search(rf"\[rank {rank}\] .* in hangs\n", told), told
+    assert "[rank 0] ... the interpreter ...\n" in told
+    assert "_PyEval_EvalFrameDefault" not in told
+    printed = capfd.readouterr()
+    assert "in hangs" not in printed.out + printed.err
+    log = Path(os.environ["ORCA_HOME"], "runs", run, "events.log").read_bytes()
+    assert b"context" in log
+    assert b"in hangs" not in log

@@ -20,9 +20,10 @@ struct ORCA_API Birth {
   UniqueFd link;    ///< To the agent; see Worker.
   UniqueFd output;  ///< What it writes to standard output ...
   UniqueFd errors;  ///< ... and to standard error goes here.
+  UniqueFd stacks;  ///< Stacks that are asked for go here; see StackOutput.
 
   /// In the forked child: makes it the leader of a group of its own, so that its children can be
-  /// ended with it, and puts `output` and `errors` in their places.
+  /// ended with it, and puts `output`, `errors` and `stacks` in their places.
   void Settle();
 };
 

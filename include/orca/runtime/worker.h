@@ -48,6 +48,12 @@ struct TaskFailure {
 /// A worker that gets this signal prints the stack of its function; see Context::PrintStacks.
 inline constexpr int kStackSignal = SIGUSR1;
 
+/// Where this process prints such a stack: to its agent, which passes it on to whoever asked, or to
+/// standard error where there is none.
+ORCA_API int StackOutput();
+/// From now on, for as long as the process lives.
+void SetStackOutput(UniqueFd output);
+
 /// Whether an error of the engine may only be the consequence of another rank's end.
 ORCA_API bool IsEcho(Code code);
 
