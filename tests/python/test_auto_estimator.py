@@ -83,7 +83,7 @@ def test_a_trial_learns_what_plain_torch_learns(tmp_path: Path) -> None:
         epochs=2,
         validation_data=(x, y),
         metric="mae",
-        search_space={"lr": 0.05, "batch_size": 96, "unused": hp.choice([1])},
+        search_space={"lr": 0.05, "batch_size": hp.choice([96])},
         seed=3,
     )
     torch.manual_seed(3)
@@ -127,7 +127,7 @@ def test_a_loss_may_be_a_class_a_function_or_a_creator(
             rows(64),
             validation_data=rows(32),
             metric="mse",
-            search_space={"lr": 0.1, "batch_size": 32, **space},
+            search_space={"lr": 0.1, "batch_size": 32, **(space if name == "given" else {})},
             seed=3,
         )
         found.append(est.get_best_trial().value)
@@ -195,6 +195,11 @@ def test_creators_of_loaders_names_and_accuracy_as_in_the_seed(tmp_path: Path) -
     assert isinstance(est.get_best_model(), nn.Sequential)
 
 
+def reads_height(config: dict[str, Any]) -> nn.Module:
+    assert abs(config["height"]) <= 100
+    return linear(config)
+
+
 def test_the_seeds_calls_without_validation_data(tmp_path: Path) -> None:
     for number, more in enumerate(
         (
@@ -211,7 +216,7 @@ def test_the_seeds_calls_without_validation_data(tmp_path: Path) -> None:
             },
         )
     ):
-        est = auto(tmp_path, name=f"seed{number}")
+        est = auto(tmp_path, name=f"seed{number}", model_creator=reads_height)
         with pytest.warns(UserWarning, match="training rows"):
             est.fit(
                 loader_of_values,

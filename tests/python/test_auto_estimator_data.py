@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from orca.adapters.torch.tuning import TorchData, _Noting
+from orca.adapters.torch.tuning import TorchData
 from orca.automl import hp
 from orca.automl.auto_estimator import AutoEstimator
 from orca.automl.model.base_pytorch_model import PytorchModelBuilder
+from orca.automl.reads import NotingDict
 from orca.automl.search import SearchEngineFactory
 from orca.data import XShards
 from orca.errors import FailedPreconditionError, InvalidArgumentError
@@ -120,7 +122,7 @@ def test_what_reads_a_configuration_is_noted() -> None:
     given = {"a": 1, "b": {"c": 2}, "d": 3}
 
     def reads(function: Any) -> set[str]:
-        config = _Noting(given)
+        config = NotingDict(given)
         function(config)
         return config.read
 
@@ -323,3 +325,136 @@ def test_models_and_rows_in_the_place_of_creators_are_told(tmp_path: Path) -> No
         search(tmp_path, lambda config: None, space, name="nothing")
     with pytest.raises(FailedPreconditionError, match=r"DataFrame; return a .*DataLoader"):
         search(tmp_path, lambda config: pd.DataFrame({"x": data[1]}), space, name="frame")
+
+
+# --- what a trial reads of its configuration
+
+
+def pairs(count: int = 64) -> tuple[np.ndarray, np.ndarray]:
+    x = np.random.default_rng(0).normal(size=(count, 4)).astype(np.float32)
+    return x, x.sum(axis=1)
+
+
+@pytest.mark.parametrize("optimizer", ["Adam", torch.optim.Adam])
+def test_learning_rate_is_the_rate_of_an_optimizer_that_is_no_creator(
+    optimizer: Any, tmp_path: Path
+) -> None:
+    found = []
+    for name in ("lr", "learning_rate"):
+        est = AutoEstimator.from_torch(
+            model_creator=lambda config: nn.Linear(4, 1),
+            optimizer=optimizer,
+            loss=nn.MSELoss(),
+            logs_dir=str(tmp_path),
+            name=name,
+        )
+        space = {name: hp.grid_search([1e-7, 0.1]), "batch_size": 16}
+        given = {"validation_data": pairs(), "metric": "mse", "seed": 1}
+        est.fit(pairs(), epochs=2, search_space=space, **given)
+        assert est.get_best_config()[name] == 0.1
+        found.append([trial.reports for trial in est.trials])
+    assert found[0] == found[1]
+    both = {"lr": 0.1, "learning_rate": 0.1, "batch_size": 16}
+    with pytest.raises(InvalidArgumentError, match="both 'lr' and 'learning_rate'"):
+        AutoEstimator.from_torch(
+            model_creator=print, optimizer=optimizer, loss=nn.MSELoss(), logs_dir=str(tmp_path)
+        ).fit(pairs(), search_space=both, **given)
+
+
+def test_a_key_that_nothing_reads_is_an_error_that_names_it(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    est = AutoEstimator.from_torch(
+        model_creator=lambda config: nn.Linear(4, 1),
+        optimizer="SGD",
+        loss=nn.MSELoss(),
+        logs_dir=str(tmp_path),
+    )
+    space = {"lr": 0.1, "batch_size": 16, "hiden": hp.choice([8, 16]), "droput": 0.1}
+    message = (
+        "'droput', 'hiden' of search_space had no effect: nothing has read it in any of 2 trials"
+    )
+    with pytest.raises(InvalidArgumentError, match=message):
+        est.fit(
+            pairs(), validation_data=pairs(), metric="mse", search_space=space, n_sampling=3, seed=1
+        )
+    assert isinstance(est.get_best_model(), nn.Linear)  # What was found is not lost.
+    (early,) = (text for text in caplog.messages if "has read no" in text)
+    assert early.endswith("has read no 'droput', 'hiden' of search_space")
+
+
+@pytest.mark.parametrize("root", ["bigdl", "zoo"])
+def test_under_the_old_roots_a_key_that_nothing_reads_is_a_warning(
+    root: str, tmp_path: Path
+) -> None:
+    module = importlib.import_module(f"{root}.orca.automl.auto_estimator")
+    est = module.AutoEstimator.from_torch(
+        model_creator=lambda config: nn.Linear(4, 1),
+        optimizer="SGD",
+        loss="MSELoss",
+        logs_dir=str(tmp_path),
+    )
+    space = {"lr": 0.1, "batch_size": 16, "hiden": hp.choice([8, 16])}
+    with pytest.warns(UserWarning, match="'hiden' of search_space had no effect"):
+        est.fit(pairs(), validation_data=pairs(), metric="mse", search_space=space, seed=1)
+    assert est.get_best_config()["lr"] == 0.1
+
+
+class Late(nn.Linear):
+    """Reads its configuration while it is trained."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(4, 1)
+        self.config = config
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * self.config["late"]
+
+
+def everything(config: dict[str, Any]) -> nn.Module:
+    return nn.Linear(len({**config} and [1, 2, 3, 4]), 1)
+
+
+def some(config: dict[str, Any]) -> nn.Module:
+    return nn.Linear(4, 1, bias=config["bias"] if config["kind"] == "b" else True)
+
+
+def columns_of(config: dict[str, Any]) -> DataLoader[Any]:
+    x, y = pairs(config["rows"])
+    return DataLoader(TensorDataset(torch.from_numpy(x), torch.from_numpy(y)[:, None]), 16)
+
+
+@pytest.mark.parametrize(
+    ("changes", "data", "space"),
+    [
+        ({"model_creator": Late}, pairs(), {"late": hp.choice([1.0, 2.0])}),
+        ({"model_creator": everything}, pairs(), {"any": hp.choice([1, 2])}),
+        (
+            {"model_creator": some},
+            pairs(),
+            {"kind": hp.grid_search(["a", "b"]), "bias": hp.choice([True, False])},
+        ),
+        (
+            {"loss": lambda config: nn.HuberLoss(delta=config["delta"])},
+            pairs(),
+            {"delta": hp.uniform(1, 2)},
+        ),
+        ({}, columns_of, {"rows": hp.grid_search([32, 64, 64, 32])}),
+        ({"model_creator": everything}, pairs(), {"size_float": hp.uniform(1, 2)}),
+        ({}, pairs(), {"base": hp.choice([1, 2]), "lr": hp.sample_from(lambda s: 0.1)}),
+    ],
+    ids=["late", "all", "condition", "loss", "data", "float", "function"],
+)
+def test_what_some_trial_reads_somewhere_is_no_error(
+    changes: dict[str, Any], data: Any, space: dict[str, Any], tmp_path: Path
+) -> None:
+    given: dict[str, Any] = {
+        "model_creator": lambda config: nn.Linear(4, 1),
+        "optimizer": "SGD",
+        "loss": nn.MSELoss(),
+        "logs_dir": str(tmp_path),
+    }
+    est = AutoEstimator.from_torch(**(given | changes))
+    space = {"lr": 0.01} | space | ({} if callable(data) else {"batch_size": 16})
+    est.fit(data, validation_data=data, search_space=space, metric="mse", n_sampling=2, seed=1)
+    assert est.get_best_model() is not None

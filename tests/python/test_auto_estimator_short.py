@@ -50,7 +50,7 @@ def search(
     x = draws.normal(size=(8, 2)).astype(np.float32)
     y = x.sum(axis=1, keepdims=True)
     est = AutoEstimator.from_torch(
-        model_creator=creator,
+        model_creator=lambda config: creator(dict(config)),  # That reads all of it.
         optimizer="SGD",
         loss=nn.MSELoss(),
         logs_dir=str(folder),

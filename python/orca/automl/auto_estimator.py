@@ -91,7 +91,7 @@ class AutoEstimator:
         Args:
             model_creator: ``f(config)`` of a ``torch.nn.Module``.
             optimizer: ``f(model, config)``, or the name of a class of ``torch.optim``, whose rate is
-                ``config["lr"]`` or 0.001.
+                ``config["lr"]`` or ``config["learning_rate"]``, or 0.001.
             loss: A torch loss, ``f(output, target)``, ``f(config)`` of one, a class of ``torch.nn`` or its name.
             logs_dir: Where the folders of trials are; None: ``auto_estimator_logs`` in ``$ORCA_HOME`` (``~/.orca``). Made
                 with mode 0700; one of another user, or a link, is refused.
@@ -174,7 +174,8 @@ class AutoEstimator:
             metric_mode: ``"min"`` or ``"max"``; known for names.
             metric_threshold: A trial that is as good as that has ended.
             n_sampling: How often the space is sampled, for every point of its grids; -1: as often as possible.
-            search_space: A dict of ``orca.automl.hp``.
+            search_space: A dict of ``orca.automl.hp``. A key that no function has read in any trial is an error at the end, under
+                the old roots a warning.
             search_alg: A name; docs/tune.md has all.
             search_alg_params: Its parameters. For all: ``points_to_evaluate``, and ``max_concurrent``, the most trials at a time.
             scheduler: A name; docs/tune.md has all.
@@ -271,6 +272,7 @@ class AutoEstimator:
                 reuses=reuse_workers,
                 keeps_states=retries > 0 or study.may_pause,
                 remote=self._remote,
+                keys=search_space,
                 leaderboard=TensorboardLogger(str(leaderboard), name=self.name),
                 make_ahead=self._spec.make_ahead,
             )
@@ -297,6 +299,19 @@ class AutoEstimator:
                     "without resume"
                 )
             _log.info("%s", run.summary())
+            if unread := run.unread():
+                self._tell_unread(unread, is_sure=not failures)
+
+    def _tell_unread(self, keys: str, *, is_sure: bool) -> None:
+        message = (
+            f"{keys} of search_space had no effect: nothing has read it in any of {len(self._trials)} trials; correct the "
+            "name, or leave it out"
+        )
+        if is_sure and self._generation.raises is Errors.OURS:
+            raise InvalidArgumentError(
+                f"{message}. What the trials have found is kept: get_best_model() gives it"
+            )
+        warn(message)
 
     def _free_workers(self, workers: int) -> None:
         """Has the workers forget the trials, and the data that they had mapped for the next one."""

@@ -12,7 +12,7 @@ import secrets
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,7 @@ class Search:
         reuses: bool,
         keeps_states: bool,
         remote: str | None,
+        keys: Iterable[str],
         leaderboard: TensorboardLogger,
         make_ahead: Callable[[list[Any]], None] | None,
     ) -> None:
@@ -118,6 +119,9 @@ class Search:
         self._busy: set[int] = set()  # Threads with a trial.
         self._desk = _Desk()
         self._is_stopped = False
+        # Keys that no trial has read; what functions of sample_from read of them is not known.
+        self._unread = set() if study.space.has_functions else set(keys)
+        self._has_read = False  # Whether a trial has told what it read.
         self._id = secrets.token_hex(3)[:5]
         self._began = time.time()
         runs = json.loads(study.memo or "[]")  # Of this study, which others may lie beside.
@@ -415,6 +419,8 @@ class Search:
             running.meanwhile(self._desk.write),
         ):
             value = run.epoch()
+        if self._unread:
+            self._note_reads(run)
         if self._make_ahead is not None:  # What one alone needed may have been the machine's mood.
             old = self._pace if math.isfinite(self._pace) else run.trial.seconds
             self._pace = 0.75 * old + 0.25 * run.trial.seconds
@@ -425,6 +431,23 @@ class Search:
         if self._keeps_states:
             run.write_state()
         return run.step, value
+
+    def _note_reads(self, run: Run) -> None:
+        if run.trial.read is None:
+            return
+        with self._changed:
+            is_first, self._has_read = not self._has_read, True
+            for key in list(self._unread):
+                if not run.trial.read.isdisjoint((key, _name_for_creators(key))):
+                    self._unread.discard(key)
+        if is_first and self._unread:
+            _log.warning(
+                "trial %d has read no %s of search_space", run.number, _listed(self._unread)
+            )
+
+    def unread(self) -> str:
+        """Keys of the space that no trial has read; empty also where that is not known, as of a search that was resumed."""
+        return _listed(self._unread) if self._has_read and not self._is_resumed else ""
 
     def _is_through(self, reports: list[tuple[int, float]]) -> bool:
         return bool(reports) and (reports[-1][0] >= self._epochs or self._is_enough(reports[-1][1]))
@@ -666,6 +689,17 @@ def _is_of_context(error: Exception) -> bool:
 def _is_of_node(error: Exception) -> bool:
     """Whether a trial's worker was lost with its node, while there are other nodes."""
     return isinstance(error, WorkerFailedError) and "was lost with its node: " in str(error)
+
+
+def _listed(keys: Iterable[str]) -> str:
+    return ", ".join(map(repr, sorted(keys)))
+
+
+def _name_for_creators(key: str) -> str:
+    """Under which creators find a key; see ``converted``."""
+    if key.startswith("bayes_feature_"):
+        return "selected_features"
+    return "batch_size" if key == "batch_size_log" else key.removesuffix("_float")
 
 
 def converted(config: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ class State:
         kinds: The type and the shape of each.
         parts: How many are weights, and how many are other state of layers; those of the optimizer follow.
         build: What Keras builds such a model with.
+        read: Keys of the configuration that were read so far.
         version: Of these values.
     """
 
@@ -28,10 +29,13 @@ class State:
     kinds: list[tuple[Any, tuple[int, ...]]]
     parts: tuple[int, int]
     build: dict[str, Any] | None
+    read: frozenset[str] = frozenset()
     version: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @staticmethod
-    def of(groups: Sequence[Sequence[Any]], build: dict[str, Any] | None) -> State:
+    def of(
+        groups: Sequence[Sequence[Any]], build: dict[str, Any] | None, read: Iterable[str] = ()
+    ) -> State:
         """Copies weights, other state of layers, and variables of the optimizer."""
         arrays = [np.asarray(array) for group in groups for array in group]
         return State(
@@ -39,6 +43,7 @@ class State:
             [(array.dtype, array.shape) for array in arrays],
             (len(groups[0]), len(groups[1])),
             build,
+            frozenset(read),
         )
 
     def groups(self) -> list[list[Any]]:

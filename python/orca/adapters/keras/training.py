@@ -15,6 +15,7 @@ from orca.adapters.keras.names import same_metrics
 from orca.adapters.keras.quiet import kept_quiet
 from orca.adapters.keras.state import State, Work
 from orca.automl.metrics import Evaluator
+from orca.automl.reads import NotingDict, own_copy
 from orca.data import ArrayStore
 from orca.errors import FailedPreconditionError, InvalidArgumentError
 from orca.pickles import loads
@@ -55,7 +56,7 @@ def epoch(work: Work, step: int, state: State | None) -> tuple[float, State]:
 
 def new_model(creator: Callable[[dict[str, Any]], Any], config: dict[str, Any]) -> Any:
     """The model of a configuration."""
-    model = creator(dict(config))
+    model = creator(own_copy(config))
     if not isinstance(model, keras.Model):
         raise InvalidArgumentError(
             f"You must create a Keras 3 model in model_creator; it returned a {_type_name(model)}"
@@ -185,12 +186,13 @@ class _Live:
         self.version = ""
         self._seed = work.seed
         keras.utils.set_random_seed(work.seed)
-        self.model = new_model(creator, work.config)
-        self._train = self._open(work.train, train, work.config)
+        self._config = NotingDict(work.config)
+        self.model = new_model(creator, self._config)
+        self._train = self._open(work.train, train)
         self._validation = (
             None
             if work.validation is None and validation is None
-            else self._open(work.validation, validation, work.config)
+            else self._open(work.validation, validation)
         )
 
     def epoch(self, step: int) -> float:
@@ -210,13 +212,15 @@ class _Live:
 
     def state(self) -> State:
         """What it has learned."""
-        found = State.of(learned(self.model), _plain(self.model.get_build_config()))
+        found = State.of(
+            learned(self.model), _plain(self.model.get_build_config()), self._config.read
+        )
         self.version = found.version
         return found
 
-    def _open(self, store: ArrayStore | None, creator: Any, config: dict[str, Any]) -> Any:
-        made = creator(dict(config)) if store is None else _joined(store)
-        return open_data(self.model, made, config)
+    def _open(self, store: ArrayStore | None, creator: Any) -> Any:
+        made = creator(own_copy(self._config)) if store is None else _joined(store)
+        return open_data(self.model, made, self._config)
 
     def _measured(self, logs: dict[str, float]) -> float:
         if self._validation is None:

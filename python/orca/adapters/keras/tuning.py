@@ -125,6 +125,11 @@ class KerasTrial:
         self._step += 1
         return float(value)
 
+    @property
+    def read(self) -> frozenset[str]:
+        """Keys of the configuration that were read so far."""
+        return self._learned.read
+
     def save(self, path: Path) -> None:
         """Writes the weights, in the order of ``model.get_weights()``, as an ``.npz``."""
         state = self._learned

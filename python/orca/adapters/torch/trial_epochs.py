@@ -29,6 +29,7 @@ from orca.adapters.torch.suspects import Suspects
 from orca.adapters.torch.trainer import STRIDE, NotFiniteError
 from orca.adapters.torch.trees import SharedParts, map_leaves, pack, unpack
 from orca.automl.metrics import first_not_finite
+from orca.automl.reads import NotingDict
 from orca.errors import InvalidArgumentError
 from orca.phases import phase
 from orca.pickles import dumps, loads
@@ -97,11 +98,13 @@ class Made:
         value: What it measured; NaN also when what was learned is not finite.
         state: What the trial goes on with.
         seconds: How long it took.
+        read: Keys of the configuration that the trial's functions have read so far.
     """
 
     value: float
     state: State
     seconds: float
+    read: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -137,7 +140,7 @@ def make(order: Order) -> Made | None:
     while len(_trials) >= _KEPT:
         _trials.popitem(last=False)
     _trials[order.name] = trial
-    return Made(value, trial.state(order.is_local), time.monotonic() - begin)
+    return Made(value, trial.state(order.is_local), time.monotonic() - begin, tuple(trial.read))
 
 
 def make_all(orders: list[Order]) -> list[Made | Failed]:
@@ -160,7 +163,8 @@ def _made_once(order: Order) -> Made:
     begin = time.monotonic()
     trial = _Trial(order)
     value = trial.epoch(order, *_sources_of(order))
-    return Made(value, State(trial.weights(order.is_local), None), time.monotonic() - begin)
+    weights = State(trial.weights(order.is_local), None)
+    return Made(value, weights, time.monotonic() - begin, tuple(trial.read))
 
 
 def _sources_of(order: Order) -> tuple[Any, Any]:
@@ -245,9 +249,11 @@ class _Trial:
         self._seed = order.seed
         self.epochs = self._steps = 0
         seed_cpu(order.seed)
+        config = NotingDict(order.config)
+        self.read = config.read
         with phase("model_creator"):
-            self._model = spec.new_model(order.config)
-        made = spec.new_optimizer(self._model, order.config)
+            self._model = spec.new_model(config)
+        made = spec.new_optimizer(self._model, config)
         self._optimizers = list(made) if isinstance(made, list | tuple) else [made]
         if not self._optimizers:
             raise InvalidArgumentError(
@@ -263,7 +269,7 @@ class _Trial:
         # A creator may have left some.
         groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
         self._has_gradients = any(p.grad is not None for group in groups for p in group["params"])
-        loss = spec.new_loss(order.config)
+        loss = spec.new_loss(config)
         if not callable(loss):
             raise InvalidArgumentError(
                 f"the loss creator returned a {type(loss).__name__}; return a loss of torch, or a function of output and target"
@@ -307,6 +313,8 @@ class _Trial:
             self.epochs += 1
             if validation is not None:
                 value = self._measure(validation.open(order.batch_size, {}, False))
+            for each in (source, validation):  # Data creators.
+                self.read.update(getattr(getattr(each, "loader", None), "read", ()))
         finally:  # They know the data.
             self._suspects.accuse(None, 0, None)
             self._suspects.output = None

@@ -29,6 +29,7 @@ from orca.adapters.torch.losses import required_arguments
 from orca.adapters.torch.names import load_plain_state
 from orca.adapters.torch.records import read_file, write_file
 from orca.automl.metrics import Evaluator
+from orca.automl.reads import NotingDict, own_copy
 from orca.context import current_context
 from orca.data import ArrayStore, Shard
 from orca.data.rows import store_of
@@ -37,6 +38,7 @@ from orca.files import write_content
 from orca.pickles import dumps
 
 _BATCH_SIZES = {"batch_size", "batch_size_log", "batch_size_float"}  # The last two: of the old API.
+_RATES = {"lr", "learning_rate"}
 # Losses whose targets are indices of classes.
 _CLASSES = (
     torch.nn.CrossEntropyLoss,
@@ -96,7 +98,7 @@ class TorchSpec:
 
     def new_model(self, config: dict[str, Any]) -> torch.nn.Module:
         """The model of a configuration."""
-        model = self.model_creator(dict(config))
+        model = self.model_creator(own_copy(config))
         if not isinstance(model, torch.nn.Module):
             raise InvalidArgumentError("You must create a torch model in model_creator")
         return model
@@ -107,8 +109,10 @@ class TorchSpec:
         if isinstance(made, str):
             made = _by_name(made, torch.optim, torch.optim.Optimizer, "optimizer")
         if not isinstance(made, type):
-            return made(model, dict(config))
-        return made(model.parameters(), lr=config.get("lr", 1e-3))
+            return made(model, own_copy(config))
+        is_short = dict.__contains__(config, "lr")  # To ask is not to read.
+        rate = config["lr"] if is_short else config.get("learning_rate", 1e-3)
+        return made(model.parameters(), lr=rate)
 
     def new_loss(self, config: dict[str, Any], *, only_check: bool = False) -> Any:
         """Its loss."""
@@ -124,7 +128,7 @@ class TorchSpec:
         if only_check:
             return None
         if self._creates_loss:
-            return self.loss(dict(config))
+            return self.loss(own_copy(config))
         return self.loss() if isinstance(self.loss, type) else self.loss
 
     @property
@@ -155,6 +159,10 @@ class TorchSpec:
         if train.needs_batch_size and _BATCH_SIZES.isdisjoint(keys):
             raise InvalidArgumentError(
                 "arrays are cut into batches of config['batch_size']; put \"batch_size\" into search_space"
+            )
+        if _RATES.issubset(keys) and isinstance(self.optimizer, str | type):
+            raise InvalidArgumentError(
+                "search_space has both 'lr' and 'learning_rate', which are the same rate of the optimizer; give one"
             )
         names = ("model_creator", "optimizer", "loss", "metric")
         dumps(
@@ -289,48 +297,6 @@ def _is_same(rows: Any, made: Any) -> bool:
     return rows is made
 
 
-class _Noting(dict[str, Any]):
-    """A configuration that knows which of its keys were read. What reads it as a whole reads all."""
-
-    def __init__(self, config: dict[str, Any]) -> None:
-        super().__init__(config)
-        self.read: set[str] = set()
-
-    def __getitem__(self, key: str) -> Any:
-        self.read.add(key)
-        return super().__getitem__(key)
-
-    def __contains__(self, key: object) -> bool:
-        self.read.add(str(key))
-        return super().__contains__(key)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        self.read.add(key)
-        return super().get(key, default)
-
-    def pop(self, key: str, *default: Any) -> Any:
-        self.read.add(key)
-        return super().pop(key, *default)
-
-    def setdefault(self, key: str, default: Any = None) -> Any:
-        self.read.add(key)
-        return super().setdefault(key, default)
-
-
-def _reads_all(name: str) -> Callable[..., Any]:
-    def method(self: _Noting, *arguments: Any) -> Any:
-        self.read.update(dict.keys(self))
-        return getattr(dict, name)(self, *arguments)
-
-    return method
-
-
-for _name in ("__eq__", "__ne__", "__iter__", "__len__", "__or__", "__ror__", "__repr__"):
-    setattr(_Noting, _name, _reads_all(_name))
-for _name in ("__reversed__", "copy", "items", "keys", "popitem", "values"):
-    setattr(_Noting, _name, _reads_all(_name))
-
-
 _ABSENT = object()
 _LOADED = 4  # Creators whose last loader a worker keeps.
 _loaded: dict[bytes, tuple[dict[str, Any], Any]] = {}
@@ -344,13 +310,16 @@ class _Creator:
 
     pickled: bytes
     config: dict[str, Any]
+    read: set[str] = field(default_factory=set, compare=False)
+    """Keys that were read to make the loader, here or for another trial."""
 
     def __call__(self, _config: dict[str, Any], _batch_size: int) -> Any:
         read, loader = _loaded.get(self.pickled, ({}, None))
         if loader is not None and all(self._has(key, value) for key, value in read.items()):
+            self.read.update(read)
             return loader
         _loaded.pop(self.pickled, None)  # Not two of them in memory.
-        config = _Noting(self.config)
+        config = NotingDict(self.config, self.read)
         # Whether a trial finds a loader or makes it must not change what else it draws.
         with torch.random.fork_rng(devices=[]):
             seed_cpu(0)
@@ -459,6 +428,7 @@ class TorchTrial:
 
     Attributes:
         made: The next epoch, where it was made ahead of who asks for it.
+        read: Keys of the configuration that were read so far.
         seconds: What a worker needed for the last one.
     """
 
@@ -495,6 +465,7 @@ class TorchTrial:
         self._is_loaded = False  # Whether no worker has seen the state.
         self.made: trial_epochs.Made | trial_epochs.Failed | None = None
         self.seconds = 0.0
+        self.read = {"batch_size"} if data.needs_batch_size else set()
 
     def epoch(self) -> float:
         """Trains once on all rows; returns the metric."""
@@ -509,6 +480,7 @@ class TorchTrial:
         assert made is not None
         self._state, self._is_loaded, self.seconds = made.state, False, made.seconds
         self._epochs += 1
+        self.read.update(made.read)
         return made.value
 
     def order(self, state: trial_epochs.State | None = None) -> trial_epochs.Order:

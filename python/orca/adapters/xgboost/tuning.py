@@ -161,6 +161,7 @@ class XGBoostTrial:
         self._arguments = (builder, config, data.given, validation.given, metric)
         self._threads = threads
         self._trees = b""
+        self.read = None  # XGBoostSpec looks at the names.
 
     def epoch(self) -> float:
         """Fits from the beginning, as the original did; returns the metric."""
