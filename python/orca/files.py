@@ -18,6 +18,7 @@ from orca.errors import ResourceExhaustedError, UnavailableError
 __all__ = [
     "check_archive",
     "home",
+    "is_own",
     "make_lasting",
     "make_private",
     "read_sealed",
@@ -111,6 +112,20 @@ def make_private(path: str | os.PathLike[str]) -> Path:
             f"every user may change {path} (mode {stat.S_IMODE(found.st_mode):04o}); run chmod go-w {path}"
         )
     return path
+
+
+def is_own(file: Any) -> bool:
+    """Whether no other user could have written an open file, or can put another one in its place."""
+    found = os.fstat(file.fileno())
+    folder = Path(file.name).resolve().parent.stat()
+    writers = stat.S_IWOTH if found.st_gid == os.getegid() else stat.S_IWOTH | stat.S_IWGRP
+    is_open = folder.st_mode & stat.S_IWOTH and not folder.st_mode & stat.S_ISVTX
+    return (
+        found.st_uid == os.geteuid()
+        and not found.st_mode & writers
+        and folder.st_uid in (0, os.geteuid())
+        and not is_open
+    )
 
 
 def _name_of(uid: int) -> str:

@@ -234,3 +234,27 @@ def test_a_pickle_of_another_device_is_read_on_this_one(tmp_path: Path) -> None:
     path = tmp_path / "state.pkl"
     path.write_bytes(pickle.dumps(Moved()))
     assert _unpickle(path).tolist() == [0.0, 1.0, 2.0]
+
+
+def test_resume_runs_no_code_of_a_file_under_any_root(root: str, tmp_path: Path) -> None:
+    shutil.copy(OF_BIGDL / "state.pkl", tmp_path / "state.pkl")
+    est = estimator(root, model_dir=str(tmp_path))
+    with pytest.raises(KINDS[root], match=r"state.pkl .*load\(..., trust=True\)"):
+        est.fit(checks.rows(8), epochs=1, batch_size=4, resume="auto")
+
+
+@pytest.mark.parametrize("root", ["bigdl", "zoo"])
+def test_a_pickle_that_another_user_may_have_written_needs_trust(root: str, tmp_path: Path) -> None:
+    path = tmp_path / "state.pkl"
+    shutil.copy(OF_BIGDL / "state.pkl", path)
+    est = estimator(root)
+    path.chmod(0o646)
+    with pytest.raises(KINDS[root], match=r"state.pkl .*load\(..., trust=True\)"):
+        est.load(path)
+    path.chmod(0o644)
+    tmp_path.chmod(0o777)  # Whoever may write there may put another file in its place.
+    with pytest.raises(KINDS[root], match=r"state.pkl .*load\(..., trust=True\)"):
+        est.load(path)
+    tmp_path.chmod(0o700)
+    with pytest.warns(UserWarning, match=r"state.pkl is a pickle of this user's"):
+        est.load(path)

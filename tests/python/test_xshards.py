@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
+import pickle
+import stat
 import weakref
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator
@@ -260,15 +263,15 @@ def test_pickles_are_written_whole_and_read_again(tmp_path: Path) -> None:
     made = SparkXShards([[np.arange(3), "a"], [], [{"k": pd.DataFrame({"a": [1]})}]])
     folder = f"file://{tmp_path}/saved"
     assert made.save_pickle(folder) is made
-    read = XShards.load_pickle(folder)
+    read = XShards.load_pickle(folder, trust=True)
     assert read.num_partitions() == 3
     np.testing.assert_array_equal(read.first(), np.arange(3))
     assert read.collect()[2]["k"].equals(pd.DataFrame({"a": [1]}))
-    assert XShards.load_pickle(folder, minPartitions=5).num_partitions() == 5
+    assert XShards.load_pickle(folder, minPartitions=5, trust=True).num_partitions() == 5
     with pytest.raises(orca.errors.FailedPreconditionError, match="exists already"):
         made.save_pickle(folder)
     with pytest.raises(orca.errors.FailedPreconditionError, match="no files of save_pickle"):
-        XShards.load_pickle(str(tmp_path / "other"))
+        XShards.load_pickle(str(tmp_path / "other"), trust=True)
     assert [path.name for path in tmp_path.iterdir()] == ["saved"]
 
 
@@ -278,20 +281,78 @@ def test_pickles_are_written_to_any_file_system(tmp_path: Path) -> None:
         f"local://{tmp_path}/saved"  # By fsspec, as object stores are: nothing can be moved there.
     )
     made.save_pickle(folder)
-    assert XShards.load_pickle(folder).collect()[1] == "a"
+    assert XShards.load_pickle(folder, trust=True).collect()[1] == "a"
     (tmp_path / "saved/part-00001").write_bytes(b"\x80\x05cut")
     with pytest.raises(orca.errors.UnavailableError, match="part-00001: shard 0 is damaged"):
-        XShards.load_pickle(folder)
+        XShards.load_pickle(folder, trust=True)
     (tmp_path / "saved/_SUCCESS").unlink()
     with pytest.raises(orca.errors.FailedPreconditionError, match="not written to its end"):
-        XShards.load_pickle(folder)
+        XShards.load_pickle(folder, trust=True)
     with pytest.raises(InvalidArgumentError, match=r"nowhere:// of .* is not known"):
         made.save_pickle("nowhere://a/b")
 
 
+class Marks:
+    """Leaves a file when its pickle is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("root", ["orca", "bigdl", "zoo"])
+def test_pickles_of_another_user_run_no_code_unless_they_are_trusted(
+    root: str, tmp_path: Path
+) -> None:
+    shards = importlib.import_module("orca.data" if root == "orca" else f"{root}.orca.data").XShards
+    mark, part = tmp_path / "ran", tmp_path / "saved/part-00000"
+    SparkXShards([[1]]).save_pickle(str(tmp_path / "saved"))
+    part.write_bytes(pickle.dumps(Marks(mark)))
+    kinds = (RuntimeError, ValueError, AssertionError)
+    own = stat.S_IMODE(part.stat().st_mode)
+    if root != "orca":  # What is this user's own loads as it did.
+        shards.load_pickle(str(tmp_path / "saved"))
+        assert mark.exists()
+        mark.unlink()
+        part.chmod(0o666)  # Another user may have changed it.
+    with pytest.raises(kinds, match=r"part-00000 is a pickle.*give load_pickle\(.*trust=True\)"):
+        shards.load_pickle(str(tmp_path / "saved"))
+    part.chmod(own)
+    if os.geteuid() == 0:
+        for path in (part, part.parent):
+            os.chown(path, 65534, 65534)
+            with pytest.raises(kinds, match=r"part-00000 is a pickle.*trust=True"):
+                shards.load_pickle(str(tmp_path / "saved"))
+            os.chown(path, 0, 0)
+    assert not mark.exists()
+    shards.load_pickle(str(tmp_path / "saved"), trust=True)
+    assert mark.exists()
+
+
+def test_pickles_whose_writer_is_not_known_load_with_a_warning_under_the_old_roots(
+    tmp_path: Path,
+) -> None:
+    from bigdl.orca.data import XShards as OldXShards
+
+    folder = f"local://{tmp_path}/saved"
+    SparkXShards([[1]]).save_pickle(folder)
+    assert OldXShards.load_pickle(folder).collect() == [1]
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    for path in sorted((tmp_path / "saved").iterdir()):
+        memory.pipe(f"/orca-test/{path.name}", path.read_bytes())
+    try:
+        with pytest.warns(UserWarning, match="memory://orca-test has pickles, and which user"):
+            assert OldXShards.load_pickle("memory://orca-test").collect() == [1]
+    finally:
+        memory.rm("/orca-test", recursive=True)
+
+
 def test_pickles_of_no_partitions_are_read_again(tmp_path: Path) -> None:
     SparkXShards([]).save_pickle(str(tmp_path / "none"))
-    assert XShards.load_pickle(str(tmp_path / "none")).num_partitions() == 0
+    assert XShards.load_pickle(str(tmp_path / "none"), trust=True).num_partitions() == 0
 
 
 def test_a_shared_value_is_there_on_every_worker() -> None:

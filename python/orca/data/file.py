@@ -95,6 +95,16 @@ def open_input(path: str) -> Any:
     return io.BufferedReader(filesystem.open_input_file(inside))
 
 
+def open_local(path: str) -> Any:
+    """A file of this machine to read, with its descriptor."""
+    return Path(where(path)[1]).open("rb")
+
+
+def is_local(path: str) -> bool:
+    """Whether it is on this machine."""
+    return bool(where(path)[0].type_name.removeprefix("py::fsspec+") == "local")
+
+
 def open_output(path: str) -> Any:
     """A file to write."""
     filesystem, inside = where(path)

@@ -17,6 +17,7 @@ import copy
 import itertools
 import os
 import pickle
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -40,6 +41,7 @@ from orca.data.cells import (
 )
 from orca.data.frames import Each, FrameOperations
 from orca.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
+from orca.files import is_own
 from orca.generations import BIGDL, ORCA, ZOO, Errors, Generation
 
 __all__ = ["SharedValue", "SparkXShards", "XShards", "bind_root", "on_workers"]
@@ -89,10 +91,23 @@ class XShards:
         cls,
         path: str,
         minPartitions: int | None = None,  # noqa: N803
+        *,
+        trust: bool = False,
     ) -> SparkXShards:
-        """What ``save_pickle`` wrote, with at least so many partitions."""
-        with cls._generation.errors():
-            made = _bound(cls._generation)._of(_load(path.rstrip("/")))
+        """What ``save_pickle`` wrote.
+
+        Args:
+            path: The folder.
+            minPartitions: The least number of partitions.
+            trust: Whether the files may run code when they are loaded, as every pickle can. Under the old roots files of
+                this user may without it.
+
+        Raises:
+            InvalidArgumentError: The files are not trusted.
+        """
+        generation = cls._generation
+        with generation.errors():
+            made = _bound(generation)._of(_load(path.rstrip("/"), trust, generation))
             wanted = minPartitions or 0
             return made if made.num_partitions() >= wanted else made._spread(wanted)
 
@@ -588,7 +603,7 @@ def _rebuild(data: Any, pieces: Any) -> Any:
     return next(pieces)
 
 
-def _load(folder: str) -> list[Partition]:
+def _load(folder: str, trust: bool, generation: Generation) -> list[Partition]:
     names = file.listdir(folder) if file.exists(folder) else []
     parts = [name for name in names if name.startswith("part-")]
     if "_SUCCESS" not in names:
@@ -597,12 +612,34 @@ def _load(folder: str) -> list[Partition]:
             if parts
             else f"{folder} has no files of save_pickle; give its folder"
         )
-    return [_load_part(f"{folder}/{name}") for name in parts]
+    if not trust and generation.trusts_pickles and not file.is_local(folder):
+        warnings.warn(
+            f"{folder} has pickles, and which user wrote them is not known here; loading them runs that user's code",
+            stacklevel=4,
+        )
+        trust = True
+    return [_load_part(f"{folder}/{name}", trust, generation) for name in parts]
 
 
-def _load_part(path: str) -> Partition:
+def _open_pickle(path: str, trust: bool, generation: Generation) -> Any:
+    """A file that may run code when it is loaded."""
+    if trust:
+        return file.open_input(path)
+    why = ""
+    if generation.trusts_pickles:
+        stream = file.open_local(path)
+        if is_own(stream):
+            return stream
+        stream.close()
+        why = " that another user may have written"
+    raise InvalidArgumentError(
+        f"{path} is a pickle{why}, and loading it runs the code in it; give load_pickle(..., trust=True) if you trust it"
+    )
+
+
+def _load_part(path: str, trust: bool, generation: Generation) -> Partition:
     cells = []
-    with file.open_input(path) as stream:
+    with _open_pickle(path, trust, generation) as stream:
         while stream.peek(1):
             try:
                 cells.append(Cell(pickle.load(stream)))

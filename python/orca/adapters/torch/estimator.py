@@ -55,7 +55,7 @@ from orca.data import Shard, SparkXShards
 from orca.data.cells import stacked
 from orca.data.rows import column_names, is_spark_frame, store_of
 from orca.errors import FailedPreconditionError, InvalidArgumentError
-from orca.generations import Generation
+from orca.generations import ORCA, Generation
 from orca.guests import Basket
 from orca.learn import ray_estimator, spark_estimator
 from orca.learn.metrics import Metric
@@ -304,7 +304,8 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         if self._has_fitted:  # The checkpoint is of this program.
             return None
         try:
-            state = load_checkpoint(self._model_dir, None, trust=False, generation=self._generation)
+            # No old script says resume: under no root it runs code of a file.
+            state = load_checkpoint(self._model_dir, None, trust=False, generation=ORCA)
         except FailedPreconditionError:
             _log.info("there is no checkpoint in %s yet; training begins", self._model_dir)
             return None

@@ -7,7 +7,6 @@ import io
 import json
 import logging
 import math
-import os
 import pickle
 import pickletools
 import time
@@ -32,7 +31,7 @@ from orca.errors import (
     OrcaError,
     UnavailableError,
 )
-from orca.files import check_archive, write_whole
+from orca.files import check_archive, is_own, write_whole
 from orca.generations import Generation
 from orca.objects import broadcast_object
 
@@ -290,7 +289,9 @@ def load_file(path: Path, *, trust: bool, generation: Generation) -> Any:
             return read_file(path, weights_only=not trust)
         except InvalidArgumentError as error:
             why = error
-    if not generation.trusts_pickles or path.stat().st_uid != os.getuid():
+    with path.open("rb") as file:
+        is_trusted = generation.trusts_pickles and is_own(file)
+    if not is_trusted:
         raise InvalidArgumentError(
             f"{path} is not tensors alone: loading it runs code of whoever wrote it; give "
             "load(..., trust=True) if you trust that"
