@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -70,3 +71,49 @@ def test_a_worker_that_takes_all_memory_is_replaced(tmp_path):
     told = "rank 1 (", "was killed by signal 9 (SIGKILL) by the kernel, because memory ran out"
     lines = [line for line in done.stderr.splitlines() if all(part in line for part in told)]
     assert len(lines) >= 2, done.stderr
+
+
+FULL = """
+import sys
+import numpy as np, torch
+from torch import nn
+import orca
+from orca.learn.pytorch import Estimator
+from bigdl.orca.learn.pytorch import Estimator as OldEstimator
+def main():
+    orca.init_orca_context("local", cores=1)
+    for kind in (Estimator, OldEstimator):
+        estimator = kind.from_torch(model=nn.Linear(100, 100), optimizer=lambda m, c: torch.optim.SGD(m.parameters(), 0.1),
+                                    loss=nn.MSELoss(), backend="spark", model_dir=sys.argv[1])
+        x = np.ones((8, 100), np.float32)
+        (epoch,) = estimator.fit((x, x), epochs=1, batch_size=8)
+        assert epoch["train_loss"] > 0, epoch
+        assert estimator.save(sys.argv[2])
+    orca.stop_orca_context()
+    print("end")
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("kilobytes", [8, 24])  # torch.save says different things.
+def test_f21_a_disk_that_is_full_at_the_end_does_not_cost_the_training(tmp_path, kilobytes):
+    script, disk = tmp_path / "full.py", tmp_path / "disk"
+    script.write_text(FULL)
+    disk.mkdir()
+    program = shlex.join([sys.executable, str(script), str(disk), str(tmp_path / "saved.pt")])
+    mount = shlex.join(["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(disk)])
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", f"{mount} || exit 77; {program}"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    if done.returncode == 77 or "unshare failed" in done.stderr:
+        pytest.skip("this user may not mount")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("end\n")
+    said = [line for line in done.stderr.splitlines() if "state.pkl: [Errno 28]" in line]
+    assert len(said) == 2, done.stderr
+    assert "make room, and call save(path)" in said[0]

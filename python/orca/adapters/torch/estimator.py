@@ -47,6 +47,7 @@ from orca.adapters.torch.records import (
     load_file,
     warn_of_optimizer,
     write_file,
+    write_last_state,
 )
 from orca.adapters.torch.session import ModelSpec, Session, make_models
 from orca.adapters.torch.trees import SharedParts, pack, unpack
@@ -262,7 +263,7 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         self._state = results[0][1]
         self._epochs_done = int(self._state["epoch"])
         if self._model_dir is not None and self.backend == "spark":
-            write_file(Path(self._model_dir) / "state.pkl", self.get_state_dict())
+            write_last_state(Path(self._model_dir) / "state.pkl", self.get_state_dict())
         if self._rules.returns_self:
             return self
         stats = [[result[0][e] for result in results] for e in range(len(results[0][0]))]

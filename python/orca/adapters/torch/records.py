@@ -266,6 +266,20 @@ def write_file(path: Path, value: Any, *, is_private: bool = True, **options: An
     write_whole(path, lambda file: torch.save(value, file, **options), is_private=is_private)
 
 
+def write_last_state(path: Path, state: Any) -> None:
+    """Writes what a training has made. Where that fails it costs a warning, and not the training."""
+    try:
+        write_file(path, state)
+    except (OSError, RuntimeError) as error:  # torch has words of its own for a full disk.
+        cause = error.__context__
+        why = cause if isinstance(cause, OSError) and not isinstance(error, OSError) else error
+        _log.warning(
+            "the state after the training was not written to %s: %s; the estimator has it: make room, and call save(path)",
+            path,
+            why,
+        )
+
+
 def load_file(path: Path, *, trust: bool, generation: Generation) -> Any:
     """What ``torch.save`` or ``pickle.dump`` wrote. What is not tensors alone runs code, and must be trusted."""
     try:
