@@ -49,6 +49,7 @@ from orca.adapters.torch.records import (
     write_file,
     write_last_state,
 )
+from orca.adapters.torch.runner import joined
 from orca.adapters.torch.session import ModelSpec, Session, make_models
 from orca.adapters.torch.trees import SharedParts, pack, unpack
 from orca.context import OrcaContext, active_context, current_context
@@ -61,7 +62,6 @@ from orca.guests import Basket
 from orca.learn import ray_estimator, spark_estimator
 from orca.learn.metrics import Metric
 from orca.learn.pytorch.callbacks.model_checkpoint import ModelCheckpoint
-from orca.learn.pytorch.utils import process_stats
 from orca.learn.trigger import Trigger
 from orca.learn.validation_methods import Loss, ValidationMethod
 from orca.pickles import dumps
@@ -269,7 +269,7 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         stats = [[result[0][e] for result in results] for e in range(len(results[0][0]))]
         if not reduce_results:
             return stats
-        return [self._reduce(each) for each in stats]
+        return [joined(each) for each in stats]
 
     def _blocks(self, deterministic: bool | int) -> int:
         """Into how many blocks the rows of a step are cut; 0: they are not."""
@@ -828,16 +828,6 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         if is_creator(data) and not whole:
             return given if self._rules.batch_is_a_workers else max(1, given // self.num_workers)
         return given * self.num_workers if self._rules.batch_is_a_workers else given
-
-    def _reduce(self, stats: list[dict[str, Any]]) -> dict[str, Any]:
-        """One dict of all workers': rows are summed, numbers are means over all rows."""
-        known = [each for each in stats if each.get("num_samples")] or stats[:1]
-        merged = process_stats(known)
-        for name in ("epoch", "batch_count", "val_num_samples", "skipped_steps"):
-            if name in stats[0]:
-                merged[name] = stats[0][name]
-        merged["num_samples"] = sum(int(each.get("num_samples", 0)) for each in stats)
-        return merged
 
     def _source(self, data: Any, features: Any, labels: Any, *, has_target: bool) -> Any:
         is_loader = isinstance(data, DataLoader)

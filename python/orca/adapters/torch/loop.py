@@ -22,7 +22,7 @@ from orca.adapters.torch.devices import device_of_worker, seed_cpu
 from orca.adapters.torch.exchanges import DeviceGroup
 from orca.adapters.torch.feeds import Feed, count_rows, spread
 from orca.adapters.torch.places import Places
-from orca.adapters.torch.runner import Runner
+from orca.adapters.torch.runner import Runner, joined
 from orca.adapters.torch.session import ModelSpec, Session, make_metrics
 from orca.adapters.torch.trainer import DrivenTrainer, FitOptions, Trainer
 from orca.adapters.torch.trees import SharedParts, pack, unpack
@@ -189,6 +189,7 @@ def _fit(call: Call, options: FitOptions) -> Any:
     stats: list[dict[str, Any]] = []
     if progress is not None:
         stats = [_of_this_worker(workers) for workers in progress.record.stats]
+        runner.epoch_stats = joined(progress.record.stats[-1]) if stats else None
     runner.first_epoch = session.epoch - len(stats)
     resumed = progress is not None and progress.commit.index > 0
     progress = None  # It holds the memory of those who were here before.
@@ -212,18 +213,17 @@ def _fit(call: Call, options: FitOptions) -> Any:
                 scores = _evaluate(session, validation, options.metrics, runner)
                 found |= {_validation_name(key): value for key, value in scores.items()}
             stats.append(found)
-            trainer.finished(found)
-            runner.epoch_stats = found
+            everybody = trainer.finished(found)
             trainer.epoch_ended(scores)
             session.epoch += 1
-            runner.call("after_train_epoch", "on_epoch_end", session.epoch, found)
+            runner.epoch_ended(found, everybody)
             if trainer.is_over() or (not made_steps and options.max_steps is not None):
                 break
             if runner.must_stop():
                 break
     state = session.state()
     _sessions[call.estimator] = (call.next_version, session)
-    runner.call("after_run", "on_train_end", stats[-1] if stats else None)
+    runner.call("after_run", "on_train_end", runner.epoch_stats)
     trainer.close()
     return stats, pack(state) if running.rank() == 0 else None
 

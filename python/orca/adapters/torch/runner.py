@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,16 @@ from orca.adapters.torch.suspects import Suspects
 from orca.adapters.torch.trees import unpack
 from orca.errors import InvalidArgumentError
 from orca.learn.pytorch.callbacks import Callback, MainCallback
+from orca.learn.pytorch.utils import process_stats
+from orca.objects import allgather_object
 
 
 class Runner:
     """The state of training, as callbacks read and change it.
 
     Attributes:
+        step_loss: Of the last step, over the rows of all workers.
+        epoch_stats: Of the last epoch, over the rows of all workers.
         stop: When some worker's is set, training ends after the step, on all workers.
     """
 
@@ -40,6 +45,7 @@ class Runner:
         self.target: Any = None
         self.loss: Any = None
         self.stop = False
+        self.step_loss = math.nan
         self.epoch_stats: Any = None
         self.is_resumed = False  # Whether this training goes on after a death.
         self.metrics_stats: Any = None
@@ -172,6 +178,19 @@ class Runner:
                 _maybe(callback, old, *arguments)
             _maybe(callback, new, self)
 
+    def epoch_ended(self, found: dict[str, Any], everybody: list[dict[str, Any]] | None) -> None:
+        """After an epoch and its validation, on all workers.
+
+        Args:
+            found: This worker's statistics.
+            everybody: Those of all workers, if they are known.
+        """
+        if not self._callbacks:
+            return
+        merged = joined(allgather_object(found) if everybody is None else everybody)
+        self.epoch_stats = {name: merged[name] for name in (*found, *merged)}
+        self.call("after_train_epoch", "on_epoch_end", self._session.epoch, self.epoch_stats)
+
     def must_stop(self) -> bool:
         """Whether some worker wants to; all of them ask."""
         if not self._callbacks:
@@ -183,6 +202,17 @@ class Runner:
         return self.main is not None and (
             type(self.main).on_iter_backward is not MainCallback.on_iter_backward
         )
+
+
+def joined(stats: list[dict[str, Any]]) -> dict[str, Any]:
+    """One dict of all workers': rows are summed, numbers are means over all rows."""
+    known = [each for each in stats if each.get("num_samples")] or stats[:1]
+    merged = process_stats(known)
+    for name in ("epoch", "batch_count", "val_num_samples", "skipped_steps"):
+        if name in stats[0]:
+            merged[name] = stats[0][name]
+    merged["num_samples"] = sum(int(each.get("num_samples", 0)) for each in stats)
+    return merged
 
 
 def _ordered(callbacks: list[Any]) -> list[Any]:

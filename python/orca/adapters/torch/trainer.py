@@ -228,10 +228,12 @@ class Trainer:
                 self._session, self._loss, lambda: self._progress_at(0, _Losses()), epoch_ended=True
             )
 
-    def finished(self, found: dict[str, Any]) -> None:
-        """After an epoch: what it was like here outlives this worker."""
-        if self._commits is not None or self._checkpoints is not None:
-            self._stats.append(allgather_object(found))
+    def finished(self, found: dict[str, Any]) -> list[dict[str, Any]] | None:
+        """After an epoch: what it was like here outlives this worker; what it was like on all, if that is known."""
+        if self._commits is None and self._checkpoints is None:
+            return None
+        self._stats.append(allgather_object(found))
+        return self._stats[-1]
 
     def _progress_at(self, index: int, losses: _Losses) -> dict[str, Any]:
         """What a checkpoint says beside the state: who loads it goes on behind this step of the epoch."""
@@ -297,6 +299,7 @@ class Trainer:
             self._is_pending, total = False, (0.0, self._loss, 0)
             self._cursor, self._rows, self._batches = (start, losses), rows_done, batches
             self._after_step(total, is_last=start == feed.steps)
+            runner.step_loss = self._loss
             logs = {"train_loss": self._loss, "num_samples": 0}
             runner.call("after_train_iter", "on_batch_end", start - 1, logs)
             stops = bool(runner) and runner.must_stop()
@@ -357,6 +360,7 @@ class Trainer:
             self._after_step(total, is_last=index + 1 == feed.steps)
             progress.step(index, total, self._steps_left)
             if runner:
+                runner.step_loss = total[1]
                 logs = {"train_loss": total[1], "num_samples": max(rows, 0)}
                 runner.call("after_train_iter", "on_batch_end", index, logs)
             if self._commits is not None and commits:
@@ -723,6 +727,7 @@ class DrivenTrainer(Trainer):
                 for scheduler in session.schedulers:
                     scheduler.step()
             self.step_ended(is_last=steps.count == feed.steps)
+            runner.step_loss = self._loss
             logs = {"train_loss": self._loss, "num_samples": runner.rows}
             runner.call("after_train_iter", "on_batch_end", index, logs)
         if session.spec.step_freq == "epoch":

@@ -48,8 +48,7 @@ class TensorBoardCallback(Callback):
         every = 1 if self.freq == "batch" else self.freq
         if self._writer is None or isinstance(every, str) or runner.global_step % every:
             return
-        if runner.loss is not None:
-            self._writer.add_scalar("train_loss", float(runner.loss), runner.global_step)
+        self._writer.add_scalar("train_loss", runner.step_loss, runner.global_step)
 
     def after_train_epoch(self, runner: Any) -> None:
         """The statistics of an epoch."""

@@ -29,7 +29,7 @@ class TqdmCallback(Callback):
     def after_train_iter(self, runner: Any) -> None:
         """One step more."""
         if self._bar is not None:
-            self._bar.set_postfix(loss=f"{float(runner.loss):.4f}", refresh=False)
+            self._bar.set_postfix(loss=f"{runner.step_loss:.4f}", refresh=False)
             self._bar.update(1)
 
     def after_train_epoch(self, runner: Any) -> None:
