@@ -10,10 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch import nn
 
+import checks_estimator as checks
 import orca
 from checks_estimator import OPTIMIZERS, net, rows
 from orca.data import SparkXShards, XShards
+from orca.learn.metrics import MSE
 
 pytestmark = pytest.mark.slow
 
@@ -182,3 +185,36 @@ def test_frames_get_a_dict_a_row_of_predictions_in_dicts() -> None:
 def test_shards_of_another_form_are_named(shard: Any, message: str) -> None:
     with pytest.raises(orca.errors.OrcaError, match=message):
         estimator().fit(SparkXShards([[shard]]), batch_size=2)
+
+
+class Kinds(nn.Module):
+    """Refuses what is not of the kinds that it was told."""
+
+    def __init__(self, kinds: list[torch.dtype]) -> None:
+        super().__init__()
+        self.kinds = kinds
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, *parts: torch.Tensor) -> torch.Tensor:
+        assert [part.dtype for part in parts] == self.kinds
+        return sum(part.float() for part in parts) * self.scale
+
+
+@pytest.mark.parametrize(("backend", "kind"), [("bigdl", torch.float32), ("spark", torch.int64)])
+def test_features_that_are_integers_are_float32_with_the_bigdl_backend(
+    backend: str, kind: torch.dtype
+) -> None:
+    data = {"x": [np.arange(8), np.arange(8.0)], "y": np.arange(8, dtype=np.float32)}
+    est = checks.estimator(
+        2,
+        backend=backend,
+        model=lambda config: Kinds([kind, torch.float64]),
+        optimizer=lambda model, config: torch.optim.SGD(model.parameters(), lr=1e-6),
+        loss=nn.MSELoss(),
+        metrics=[MSE()],
+    )
+    shards = XShards.partition(data, num_shards=2)
+    est.fit(shards, batch_size=4)
+    est.evaluate(shards, batch_size=4)
+    assert len(est.predict(shards, batch_size=4).collect()) == 2
+    est.shutdown()

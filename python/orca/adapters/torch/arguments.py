@@ -29,7 +29,7 @@ class Rules:
         epochs_are_absolute: Whether ``fit(epochs=n)`` trains until epoch n, else n more.
         returns_self: Whether ``fit`` returns the Estimator, else statistics.
         engine_names: Whether metrics are called as the engine of BigDL called them.
-        frames_as_float32: Whether columns reach the model as float32, whatever they were.
+        as_float32: Whether columns, and features of XShards that are integers, reach the model as float32.
     """
 
     one_worker_a_core: bool = False
@@ -37,7 +37,7 @@ class Rules:
     epochs_are_absolute: bool = False
     returns_self: bool = False
     engine_names: bool = False
-    frames_as_float32: bool = False
+    as_float32: bool = False
 
     @staticmethod
     def of(backend: str, generation: Generation) -> Rules:
@@ -49,7 +49,7 @@ class Rules:
             epochs_are_absolute=True,
             returns_self=True,
             engine_names=True,
-            frames_as_float32=True,
+            as_float32=True,
         )
 
 

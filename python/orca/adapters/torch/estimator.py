@@ -496,7 +496,7 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         )
         rows = _ROWS_OF_FRAMES if batch_size is None else batch_size
         check_positive("batch_size", rows)
-        as_float32 = self._rules.frames_as_float32
+        as_float32 = self._rules.as_float32
         inference = Inference(call, rows, as_float32, policy, read_callbacks(callbacks))
         # The workers have the GPUs.
         can_be_opened = self._spec.device is None
@@ -849,7 +849,8 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
         columns = (
             (*column_names(features), *column_names(labels if has else None)) if is_frame else ()
         )
-        return ArraySource(store, has, is_frame and self._rules.frames_as_float32, columns)
+        as_float32 = "all" if is_frame else "integers" if isinstance(data, SparkXShards) else ""
+        return ArraySource(store, has, as_float32 if self._rules.as_float32 else "", columns)
 
 
 def _again(max_restarts: int) -> dict[str, Any]:

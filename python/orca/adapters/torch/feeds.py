@@ -40,11 +40,16 @@ Batch = tuple[Any, int]
 
 @dataclass(frozen=True)
 class ArraySource:
-    """Rows in shared memory. ``batch_size`` is the whole job's."""
+    """Rows in shared memory. ``batch_size`` is the whole job's.
+
+    Attributes:
+        as_float32: ``"all"``: features and targets reach the model as float32, ``"integers"``: features that are
+            integers do.
+    """
 
     store: ArrayStore
     has_target: bool
-    as_float32: bool = False
+    as_float32: str = ""
     columns: tuple[str, ...] = ()  # of a frame: features, then labels
 
     def open(
@@ -226,21 +231,20 @@ def _arrange(source: ArraySource) -> Callable[[dict[str, Any]], Any]:
     """Features and target in one tuple, as a DataLoader gives them."""
 
     def arrange(batch: dict[str, Any]) -> Any:
-        if source.as_float32:
-            batch = {key: _to_float32(value) for key, value in batch.items()}
+        if source.as_float32 == "all":
+            batch = map_leaves(batch, torch.Tensor.float)
         features = batch["x"]
+        if source.as_float32 == "integers":
+            features = map_leaves(features, _widened)
         parts = tuple(features) if isinstance(features, list | tuple) else (features,)
         return (*parts, batch["y"]) if source.has_target else parts
 
     return arrange
 
 
-def _to_float32(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return type(value)(_to_float32(item) for item in value)
-    if isinstance(value, dict):
-        return {key: _to_float32(item) for key, item in value.items()}
-    return value.float()
+def _widened(leaf: Any) -> Any:
+    is_whole = isinstance(leaf, torch.Tensor) and not leaf.is_floating_point()
+    return leaf.float() if is_whole else leaf
 
 
 def _rows_of(value: Any, begin: int, end: int) -> Any:

@@ -45,7 +45,9 @@ class Inference:
         store.put(features)
         options = loop.PredictOptions(
             batch_size=self.rows,
-            source=ArraySource(store, has_target=False, as_float32=self.as_float32),
+            source=ArraySource(
+                store, has_target=False, as_float32="all" if self.as_float32 else ""
+            ),
             callbacks=self.callbacks,
             places=Places.of(1, "was at batch") if self.call.is_local else None,
         )
