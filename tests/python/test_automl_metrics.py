@@ -17,7 +17,7 @@ SHAPES = [(1,), (20,), (20, 1), (20, 3), (20, 4, 2)]
 OF_SCIKIT_LEARN = {
     "mae": reference.mean_absolute_error,
     "mse": reference.mean_squared_error,
-    "rmse": reference.root_mean_squared_error,
+    "rmse": lambda *given, **options: reference.mean_squared_error(*given, **options) ** 0.5,
     "msle": reference.mean_squared_log_error,
     "r2": reference.r2_score,
 }
@@ -47,6 +47,14 @@ def test_those_of_scikit_learn(name: str, of: Any, shape: tuple[int, ...]) -> No
         value = metrics.R2(truth, found, multioutput="variance_weighted")
         expected = of(table(truth), table(found), multioutput="variance_weighted")
         assert value == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_rmse_of_several_outputs_is_the_root_of_their_mean() -> None:
+    truth, found = np.zeros((2, 2)), np.array([[3.0, 0.0], [3.0, 4.0]])
+    value = metrics.RMSE(truth, found, multioutput="uniform_average")
+    assert value == pytest.approx(((9 + 8) / 2) ** 0.5, rel=1e-15)
+    assert isinstance(value, float)
+    assert metrics.RMSE(truth, found).tolist() == [3.0, 8**0.5]
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -77,10 +78,16 @@ def _joined(values: Array, shape: tuple[int, ...], multioutput: str) -> Any:
     )
 
 
-def _metric(name: str, of: Callable[[Array, Array], Array], what: str, default: str) -> Any:
+def _metric(
+    name: str,
+    of: Callable[[Array, Array], Array],
+    what: str,
+    default: str,
+    then: Callable[[Any], Any] = lambda value: value,
+) -> Any:
     def metric(y_true: Any, y_pred: Any, multioutput: str = default) -> Any:
         truth, found, shape = _rows(y_true, y_pred)
-        return _joined(of(truth, found), shape, multioutput)
+        return then(_joined(of(truth, found), shape, multioutput))
 
     metric.__name__ = metric.__qualname__ = name
     metric.__doc__ = (
@@ -103,15 +110,21 @@ def _symmetric(truth: Array, found: Array) -> Array:
     return np.abs(truth - found) / (np.abs(truth) + np.abs(found) + _EPSILON)
 
 
+def _root(value: Any) -> Any:
+    """Of the mean over all outputs, as BigDL's, not the mean of their roots."""
+    return np.asarray(np.sqrt(value)) if isinstance(value, np.ndarray) else math.sqrt(value)
+
+
 _RAW, _MEAN = "raw_values", "uniform_average"
 ME = _metric("ME", lambda t, p: np.mean(t - p, axis=0), "Mean error", _RAW)
 MAE = _metric("MAE", lambda t, p: np.mean(np.abs(t - p), axis=0), "Mean absolute error", _RAW)
 MSE = _metric("MSE", lambda t, p: np.mean((t - p) ** 2, axis=0), "Mean squared error", _MEAN)
 RMSE = _metric(
     "RMSE",
-    lambda t, p: np.sqrt(np.mean((t - p) ** 2, axis=0)),
+    lambda t, p: np.mean((t - p) ** 2, axis=0),
     "Root of the mean squared error",
     _RAW,
+    _root,
 )
 MSLE = _metric("MSLE", _msle, "Mean squared error of the logarithms", _RAW)
 MPE = _metric(
