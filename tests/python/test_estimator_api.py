@@ -459,7 +459,18 @@ def test_statistics_are_as_the_originals_gave_them(root: str, backend: str) -> N
     scores = est.evaluate((x, y), batch_size=batch, profile=True)
     assert scores["num_samples"] == 100
     assert isinstance(scores["Accuracy"], torch.Tensor)
-    assert scores["profile"]["mean_validation_s"] > 0
+    assert scores["profile"]["mean_validation_s"] > scores["profile"]["mean_eval_fwd_s"] > 0
+    each = est.evaluate((x, y), batch_size=batch, profile=True, reduce_results=False)
+    assert len({worker["profile"]["mean_eval_fwd_s"] for worker in each}) == 2
+    (epoch,) = est.fit((x, y), epochs=1, batch_size=batch, profile=True, validation_data=(x, y))
+    named = {
+        "mean_train_epoch_s",
+        "mean_fwd_s",
+        "mean_bwd_s",
+        "mean_validation_s",
+        "mean_eval_fwd_s",
+    }
+    assert named == set(epoch["profile"])
     assert len(est.evaluate((x, y), reduce_results=False)) == 2
     assert est.evaluate((x, y), batch_size=batch, num_steps=2)["num_samples"] == 32
 

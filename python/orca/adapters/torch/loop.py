@@ -210,8 +210,11 @@ def _fit(call: Call, options: FitOptions) -> Any:
                 raise InvalidArgumentError(_no_rows(f"epoch {session.epoch + 1}", "train on"))
             scores: dict[str, Any] = {}
             if validation is not None:
-                scores = _evaluate(session, validation, options.metrics, runner)
+                begin = time.perf_counter()
+                scores = _evaluate(session, validation, options.metrics, runner, options.profile)
                 found |= {_validation_name(key): value for key, value in scores.items()}
+                if options.profile:
+                    found["profile"] = found.get("profile", {}) | _profile(runner, begin)
             stats.append(found)
             everybody = trainer.finished(found)
             trainer.epoch_ended(scores)
@@ -312,11 +315,18 @@ def evaluate(call: Call, options: EvaluateOptions) -> Any:
     feed = options.source.open(options.batch_size, session.spec.config, False, session.gatherers)
     runner = Runner(session, list(options.callbacks), {})
     runner.call("before_run")
-    found = _evaluate(session, feed, options.metrics, runner, options)
+    found = _evaluate(session, feed, options.metrics, runner, options.profile, options)
     runner.call("after_run")
     if options.profile:
-        found["profile"] = {"mean_validation_s": time.perf_counter() - begin}
+        found["profile"] = _profile(runner, begin)
     return found
+
+
+def _profile(runner: Runner, begin: float) -> dict[str, float]:
+    """Where the time of this worker's evaluation went; forward passes of the user's own loop are not known."""
+    seconds = runner.eval_seconds
+    means = {"mean_eval_fwd_s": sum(seconds) / len(seconds)} if seconds else {}
+    return {"mean_validation_s": time.perf_counter() - begin} | means
 
 
 def _evaluate(
@@ -324,6 +334,7 @@ def _evaluate(
     feed: Feed,
     wanted: tuple[Any, ...],
     runner: Runner,
+    profile: bool,
     options: EvaluateOptions | None = None,
 ) -> dict[str, Any]:
     metrics = make_metrics(wanted)
@@ -335,6 +346,7 @@ def _evaluate(
     )
     if places is not None:
         batches = places.watched(batches)
+    runner.eval_seconds = []
     runner.call("before_val_epoch")
     watched = runner.suspects.watched(feed, batches)
     if session.operator_validates():
@@ -349,7 +361,7 @@ def _evaluate(
         }
     else:
         with runner.suspects:
-            rows, losses, weights = _score(session, watched, metrics, runner)
+            rows, losses, weights = _score(session, watched, metrics, runner, profile)
         sums = {} if session.criterion is None else {"val_loss": (losses, weights)}
     everybody = allgather_object((rows, sums, {n: m.state() for n, m in metrics.items()}))
     found: dict[str, Any] = {"num_samples": sum(each[0] for each in everybody)}
@@ -379,7 +391,7 @@ def _exact_sum(values: list[float]) -> float:
 
 
 def _score(
-    session: Session, batches: Any, metrics: dict[str, Any], runner: Runner
+    session: Session, batches: Any, metrics: dict[str, Any], runner: Runner, profile: bool
 ) -> tuple[int, list[float], list[float]]:
     """Rows of this worker, and the losses of its batches, by their weights, and the weights."""
     rows_done = 0
@@ -394,10 +406,13 @@ def _score(
             runner.weight = float(rows)
             if runner:
                 runner.call("before_val_iter")
+            begin = session.clock() if profile else 0.0
             if runner.main is not None:
                 runner.main.on_val_forward(runner)
             else:
                 runner.forward()
+            if profile:
+                runner.eval_seconds.append(session.clock() - begin)
             weight = float(runner.weight)
             if criterion is not None and runner.loss is not None and weight:
                 scale = 1.0 if criterion.is_sum else weight

@@ -49,6 +49,7 @@ class Runner:
         self.epoch_stats: Any = None
         self.is_resumed = False  # Whether this training goes on after a death.
         self.metrics_stats: Any = None
+        self.eval_seconds: list[float] = []  # Of the forward passes of an evaluation.
         self.train_loader: Any = None
         self.val_loader: Any = None
         self.suspects = Suspects()

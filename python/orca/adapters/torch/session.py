@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -132,6 +133,12 @@ class Session:
         if self.device.type == "cpu":
             return stream
         return copied_ahead(stream, self.device, threaded=threaded)
+
+    def clock(self) -> float:
+        """The time when all that was asked of the GPU is done."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
 
     def weights(self) -> list[torch.Tensor]:
         """A copy of all parameters."""

@@ -470,26 +470,20 @@ class Trainer:
         runner = self._runner
         runner.batch, runner.rows, runner.weight = batch, rows, float(rows)
         profile = self._options.profile
-        begin = self._clock() if profile else 0.0
+        begin = self._session.clock() if profile else 0.0
         if runner.main is not None:
             runner.main.on_train_forward(runner)
         else:
             runner.forward()
-        middle = self._clock() if profile else 0.0
+        middle = self._session.clock() if profile else 0.0
         if self._session.joins_norms:
             self._weigh(runner.weight)
         runner.loss.backward()
         if profile:
             self._watch["fwd"] += middle - begin
-            self._watch["bwd"] += self._clock() - middle
+            self._watch["bwd"] += self._session.clock() - middle
         loss = runner.loss.detach()
         return loss if loss.is_cuda else loss.item(), runner.weight
-
-    def _clock(self) -> float:
-        """The time when all that was asked of the GPU is done."""
-        if self._session.device.type == "cuda":
-            torch.cuda.synchronize(self._session.device)
-        return time.perf_counter()
 
     def _weigh(self, weight: Any) -> None:
         """Before a backward pass over joined batch norms: what this worker's part weighs."""
