@@ -226,7 +226,7 @@ def loud() -> None:
 STAR = """np os sys tempfile SparkContext SparkConf SQLContext DataFrame RDD create_tmp_path
 get_spark_context get_node_and_core_number invalidInputError JTensor Sample init_nncontext init_spark_on_local
 init_spark_on_yarn init_spark_on_yarn_cluster init_spark_standalone init_spark_on_k8s
-init_spark_on_k8s_cluster stop_spark_standalone init_spark_conf getOrCreateSparkContext ZooContext"""
+init_spark_on_k8s_cluster stop_spark_standalone init_spark_conf getOrCreateSparkContext OrcaContext ZooContext"""
 
 
 def starred(module: str) -> dict[str, Any]:

@@ -228,6 +228,75 @@ def test_what_is_made_of_a_lazy_one_is_lazy() -> None:
         assert not other.transform_shard(lambda shard: 1 // 0).is_cached()
 
 
+OPERATIONS = {
+    "transform_shard": lambda shards: [shards.transform_shard(lambda shard: shard)],
+    "repartition": lambda shards: [shards.repartition(2)],
+    "partition_by": lambda shards: [shards.partition_by("a")],
+    "zip": lambda shards: [shards.zip(SparkXShards([[1], [2], [3]]))],
+    "select": lambda shards: [shards.select("a")],
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_what_something_was_made_of_is_not_cached_any_more(root: Any, name: str) -> None:
+    shards = root.SparkXShards([[pd.DataFrame({"a": [1, 2], "b": [3, 4]})] for _ in range(3)])
+    assert shards.is_cached()
+    made = OPERATIONS[name](shards)
+    assert all(each.is_cached() for each in made)
+    assert not shards.is_cached()
+    assert len(shards.collect()) == 3  # It is still there.
+    shards.cache()
+    OPERATIONS[name](shards)
+    assert shards.is_cached()  # The user wants it.
+    assert not shards.uncache().is_cached()
+
+
+def test_split_and_zip_leave_no_source_cached(root: Any) -> None:
+    pairs = root.SparkXShards([[(1, "a")], [(2, "b")]])
+    first, second = pairs.split()
+    assert first.is_cached()
+    assert second.is_cached()
+    assert not pairs.is_cached()
+    first.cache()
+    zipped = first.zip(second)
+    assert [first.is_cached(), second.is_cached(), zipped.is_cached()] == [True, False, True]
+    assert zipped.collect() == [(1, "a"), (2, "b")]
+
+
+def test_zip_and_split_of_lazy_shards_wait(root: Any) -> None:
+    given = [[(1, 2)], [(3, 0)]]
+    for lazy in (
+        root.SparkXShards(given, transient=True),
+        root.SparkXShards(given).to_lazy(),
+        root.SparkXShards([[{"x": pair} for pair in part] for part in given])["x"],
+    ):
+        first, second = lazy.split()
+        zipped = second.zip(first)
+        late = zipped.transform_shard(lambda pair: pair[1] // pair[0])
+        assert not any(each.is_cached() for each in (first, second, zipped, late))
+        assert first.collect() == [1, 3]
+        assert zipped.collect() == [(2, 1), (0, 3)]
+        with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+            late.collect()
+
+
+def test_to_lazy_keeps_what_is_cached(root: Any) -> None:
+    shards = root.SparkXShards([[1], [2]])
+    assert shards.to_lazy() is shards
+    doubled = shards.transform_shard(lambda shard: 2 * shard)
+    assert shards.is_cached()
+    assert not doubled.is_cached()
+    assert doubled.cache().is_cached()
+
+
+def test_results_of_for_each_answer_as_an_rdd(root: Any) -> None:
+    found = root.SparkXShards([[1, 0], [2]])._for_each(lambda shard: 4 // shard)
+    assert found.first() == 4
+    assert isinstance(found.collect()[1], ZeroDivisionError)
+    assert found.take(1) == [4]
+    assert (found.count(), found.count(4)) == (3, 1)
+
+
 @pytest.mark.parametrize("kind", [OrderedDict, partial(defaultdict, list)])
 def test_kinds_of_dicts_stay_what_they_are(kind: Any) -> None:
     given = kind({"x": np.arange(4)})

@@ -481,3 +481,22 @@ def test_the_pandas_backend_takes_all_options_of_pandas(root: str, tmp_path: Pat
     finally:
         context.pandas_read_backend = "spark"
     assert isinstance(found, importlib.import_module(f"{root}.data").SparkXShards)
+
+
+@pytest.mark.parametrize("root", ["bigdl", "zoo"])
+def test_what_is_no_text_is_named_in_the_words_of_pandas(root: str, tmp_path: Path) -> None:
+    settings = importlib.import_module(f"{root}.orca").OrcaContext
+    pandas = importlib.import_module(f"{root}.orca.data.pandas")
+    settings.pandas_read_backend = "pandas"
+    (tmp_path / "image.csv").write_bytes(b"\x89PNG\r\n" + bytes(range(256)))
+    (tmp_path / "wide.csv").write_text("a,b\n1,2\n3,4,5,6\n")
+    try:
+        for reader, name, words in (
+            (pandas.read_csv, "image.csv", "'utf-8' codec can't decode"),
+            (pandas.read_json, "image.csv", "'utf-8' codec can't decode"),
+            (pandas.read_csv, "wide.csv", "Error tokenizing data"),
+        ):
+            with pytest.raises(RuntimeError, match=f"{name}: pandas.* says: {words}"):
+                reader(str(tmp_path / name))
+    finally:
+        settings.pandas_read_backend = "spark"

@@ -87,3 +87,16 @@ def test_what_was_not_learned_cannot_be_used(made: Any) -> None:
 def test_columns_must_be_named() -> None:
     with pytest.raises(InvalidArgumentError, match="inputCol and outputCol cannot be empty"):
         StandardScaler().fit_transform(shards()[0])
+
+
+def test_the_star_of_the_old_module_brings_what_scripts_use() -> None:
+    names: dict[str, Any] = {}
+    exec("from bigdl.orca.data.transformer import *", names)
+    from bigdl.orca import OrcaContext
+    from bigdl.orca.data import SparkXShards as OldXShards
+
+    assert names["OrcaContext"] is OrcaContext
+    assert names["SparkXShards"] is OldXShards
+    assert names["np"] is np
+    assert names["MinMaxScaler"] is MinMaxScaler
+    assert callable(names["spark_df_to_pd_sparkxshards"])

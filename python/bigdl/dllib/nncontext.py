@@ -9,4 +9,4 @@ globals().update({name: getattr(_nncontext, name) for name in _nncontext.__all__
 globals().update(_nncontext.bind(OrcaContext))
 ZooContext = OrcaContext
 
-__all__ = [*_nncontext.__all__, *_nncontext.STARTERS, "ZooContext"]
+__all__ = [*_nncontext.__all__, *_nncontext.STARTERS, "OrcaContext", "ZooContext"]

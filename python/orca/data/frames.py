@@ -41,7 +41,9 @@ class FrameOperations:
                 raise InvalidArgumentError("Only support partition by a column name")
             if name not in self.get_schema()["columns"]:
                 raise InvalidArgumentError("The partition column is not in the DataFrame")
-            return self._shuffled([name], num_partitions or self.num_partitions())
+            made = self._shuffled([name], num_partitions or self.num_partitions())
+            self._give_up()
+            return made
 
     def sort_values(self: Any, col_names: Any = None, ascending: Any = True) -> SparkXShards:
         """All rows in the order of some columns; missing values come first, or last when descending."""
@@ -131,7 +133,7 @@ class FrameOperations:
             if not isinstance(cols, str | list):
                 raise InvalidArgumentError("cols should be str or list")
             self._check_columns(_listed(cols), "cols")
-            return self._mapped(Each(_take_columns, _listed(cols)))
+            return self._transformed(Each(_take_columns, _listed(cols)))
 
     def sample(
         self: Any, frac: float, replace: bool = False, weights: Any = None, random_state: Any = None
@@ -139,14 +141,14 @@ class FrameOperations:
         """A part of the rows of every frame."""
         with self._generation.errors():
             self._check_frames("sample()")
-            return self._mapped(Each(_sampled, frac, replace, weights, random_state))
+            return self._transformed(Each(_sampled, frac, replace, weights, random_state))
 
     def drop_missing_value(self: Any) -> SparkXShards:
         """Without the columns that have missing values anywhere."""
         with self._generation.errors():
             missing = self.get_null_sum()
             bad = list(missing[missing["total"] > 0]["col"])
-            return self._mapped(Each(_drop_columns, bad))
+            return self._transformed(Each(_drop_columns, bad))
 
     def assembleFeatureLabelCols(  # noqa: N802
         self: Any,
@@ -160,7 +162,7 @@ class FrameOperations:
                 if not isinstance(given, list):
                     raise InvalidArgumentError(f"{name} should be a list of column names")
                 self._check_columns(given, name)
-            return self._mapped(Each(_assembled, featureCols, labelCols))
+            return self._transformed(Each(_assembled, featureCols, labelCols))
 
     def stack_feature_labels(self: Any) -> SparkXShards:
         """Pairs of a feature and a label, stacked to one ``{"x", "y"}`` of float32 a partition."""
@@ -170,7 +172,7 @@ class FrameOperations:
                     "Currently only support stack_feature_labels() on XShards of tuple of features "
                     "and labels"
                 )
-            return self._mapped(_stacked_pairs)
+            return self._transformed(_stacked_pairs)
 
     # --- answers to the driver
 

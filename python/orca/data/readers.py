@@ -166,7 +166,12 @@ def _read_by_pandas(made: Any, path: Any, reader: str, options: dict[str, Any]) 
 
 def _pandas_frames(files: list[tuple[str, int]], reader: str, options: dict[str, Any]) -> list[Any]:
     pandas = importlib.import_module("pandas")
-    frames = [getattr(pandas, reader)(path, **options) for path, _ in files]
+    frames = []
+    for path, _ in files:
+        try:
+            frames.append(getattr(pandas, reader)(path, **options))
+        except ValueError as error:  # Of its parser and of codecs, too: these words stay.
+            raise UnavailableError(f"{path}: pandas.{reader} says: {error}") from error
     return [pandas.concat(frames) if len(frames) > 1 else frames[0]]
 
 

@@ -118,7 +118,7 @@ class SparkXShards(FrameOperations, XShards):
     Args:
         data: Partitions, each a list of shards; or an RDD of shards, which stay in Spark until an operation
             needs them.
-        transient: Accepted; what is in memory stays there as long as it is used.
+        transient: Whether operations wait until their result is needed.
         class_name: The class of an RDD's shards, if it is known. That of others is.
     """
 
@@ -128,7 +128,8 @@ class SparkXShards(FrameOperations, XShards):
         self._step: Any = None  # None: the shards of the source as they are.
         self._spark: Any = None  # Where they are in Spark, until they are pulled.
         self._rdd: Any = None
-        self._is_lazy = self._user_cached = False
+        self._is_lazy = transient
+        self._user_cached = self._is_given_up = False
         if hasattr(data, "getNumPartitions"):
             self._spark = _with_spark().RddSource(data, class_name)
         else:
@@ -178,10 +179,21 @@ class SparkXShards(FrameOperations, XShards):
         """An XShards of what ``step`` makes of each partition's shards."""
         made = type(self)._of([])
         made._parts, made._source, made._step = None, self, step
-        made._is_lazy = self._is_lazy
-        if not (lazy or self._is_lazy):
+        made._is_lazy = lazy or self._is_lazy
+        if not made._is_lazy:
             made._partitions()
         return made
+
+    def _transformed(self, step: Callable[[list[Any]], list[Any]]) -> Any:
+        """As ``_mapped``, in the place of this one."""
+        made = self._mapped(step)
+        self._give_up()
+        return made
+
+    def _give_up(self) -> None:
+        """Says that it is not cached any more, unless the user wants it: something was made of it."""
+        if not self._user_cached:
+            self._is_given_up = True
 
     def _ask(self, step: Callable[[list[Any]], Any]) -> list[Any]:
         """What ``step`` says of each partition's shards."""
@@ -324,18 +336,18 @@ class SparkXShards(FrameOperations, XShards):
 
     def cache(self) -> SparkXShards:
         """Computes what was put off; keeps the result."""
-        self._user_cached = True
+        self._user_cached, self._is_given_up = True, False
         self._partitions()
         return self
 
     def uncache(self) -> SparkXShards:
-        """Accepted; memory goes with the last XShards that uses it."""
-        self._user_cached = False
+        """Not cached any more; memory goes with the last XShards that uses it."""
+        self._user_cached, self._is_given_up = False, True
         return self
 
     def is_cached(self) -> bool:
-        """Whether the shards are computed."""
-        return self._parts is not None
+        """Whether the shards are computed, and nothing was made of them since, unless ``cache()`` asked for them."""
+        return self._parts is not None and not self._is_given_up
 
     def compute(self) -> SparkXShards:
         """Computes what was put off."""
@@ -343,27 +355,25 @@ class SparkXShards(FrameOperations, XShards):
         return self
 
     def to_lazy(self) -> SparkXShards:
-        """The same shards; operations wait until their result is needed."""
-        made = type(self)._of([])
-        made._parts, made._source = self._parts, self if self._parts is None else None
-        made._is_lazy = True
-        return made
+        """From now on operations wait until their result is needed. What is cached stays so; returns itself."""
+        self._is_lazy = self._user_cached = True
+        return self
 
     # --- operations
 
     def transform_shard(self, func: Callable[..., Any], *args: Any) -> SparkXShards:
         """An XShards of ``func(shard, *args)``, computed by the workers in parallel."""
         with self._generation.errors():
-            made: SparkXShards = self._mapped(Each(func, *args))
+            made: SparkXShards = self._transformed(Each(func, *args))
             return made
 
-    def _for_each(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
+    def _for_each(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Results:
         """What ``func`` returns of each shard, or the exception that it raised."""
         found = _gather(self._partitions(), _Tried(func, args, kwargs))
-        return list(itertools.chain.from_iterable(found))
+        return Results(itertools.chain.from_iterable(found))
 
     def zip(self, other: Any) -> SparkXShards:
-        """An XShards of pairs of this one's and the other's shards. Computes what was put off."""
+        """An XShards of pairs of this one's and the other's shards."""
         with self._generation.errors():
             if not isinstance(other, SparkXShards):
                 raise InvalidArgumentError("other should be a SparkXShards")
@@ -377,7 +387,12 @@ class SparkXShards(FrameOperations, XShards):
                     "The two SparkXShards should have the same number of elements in each partition"
                 )
             pairs = [[*a, *b] for a, b in zip(mine, theirs, strict=True)]
-            return self._alike(_map(pairs, _pair_up))
+            both = self._alike(pairs)
+            both._is_lazy = self._is_lazy or other._is_lazy
+            made: SparkXShards = both._mapped(_pair_up)
+            self._give_up()
+            other._give_up()
+            return made
 
     def split(self) -> list[SparkXShards]:
         """One XShards for each position of shards that are tuples or lists. Computes what was put off."""
@@ -390,7 +405,9 @@ class SparkXShards(FrameOperations, XShards):
             width = next(iter(counts), 0)
             if width == 0:
                 return [self]
-            return [self._mapped(Each(_at, i)) for i in range(width)]
+            found = [self._mapped(Each(_at, i)) for i in range(width)]
+            self._give_up()
+            return found
 
     def __getitem__(self, key: Any) -> SparkXShards:
         with self._generation.errors():
@@ -415,9 +432,12 @@ class SparkXShards(FrameOperations, XShards):
             found = _gather(parts, row_kinds) if len(kinds) == 1 else [[None]]
             rows = list(itertools.chain.from_iterable(found))
             if any(kind is None for kind in rows):
-                return self._spread(num_partitions)
-            check_alike(rows)
-            return self._alike(_map(regrouped(self.cells(), rows, num_partitions), take_rows))
+                made = self._spread(num_partitions)
+            else:
+                check_alike(rows)
+                made = self._alike(_map(regrouped(self.cells(), rows, num_partitions), take_rows))
+            self._give_up()
+            return made
 
     def _alike(self, partitions: list[Partition]) -> SparkXShards:
         """An XShards whose operations wait if this one's do."""
@@ -453,6 +473,33 @@ class SparkXShards(FrameOperations, XShards):
             if beside != folder:
                 file.move(beside, folder)
             return self
+
+
+class Results(list[Any]):
+    """What a function returned of each shard: a list that also answers as an RDD does.
+
+    Example:
+        >>> Results([3, 4]).first(), Results([3, 4]).count()
+        (3, 2)
+    """
+
+    def first(self) -> Any:
+        """The first one."""
+        if not self:
+            raise InvalidArgumentError("there is no result; the XShards has no shard")
+        return self[0]
+
+    def take(self, num: int) -> list[Any]:
+        """The first ``num``."""
+        return self[:num]
+
+    def collect(self) -> list[Any]:
+        """All of them."""
+        return list(self)
+
+    def count(self, *value: Any) -> int:
+        """How many there are; with a value, how often it is there."""
+        return super().count(*value) if value else len(self)
 
 
 class SharedValue:

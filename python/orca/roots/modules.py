@@ -51,7 +51,6 @@ _ALIASES = {
         **_LEARN,
         **_AUTOML,
         "orca.data.file": "orca.data.file",
-        "orca.data.transformer": "orca.data.transformer",
         "orca.test_zoo_utils": "orca.roots.test_case",
         "orca.torch": "orca.adapters.torch.wrappers",
         "dllib.feature.common": "orca.learn.preprocessing",
