@@ -72,7 +72,7 @@ def main() -> NoReturn:
         try:
             pid = os.fork()
         except OSError as error:
-            nursery.cannot_fork(birth.worker, error.errno)
+            nursery.cannot_fork(birth.worker, error.errno or 0)
         else:
             if pid == 0:
                 _live(birth)

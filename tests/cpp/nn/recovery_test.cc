@@ -27,10 +27,10 @@ constexpr int kMarks = 6;  // rows whose worker may die, in steps 1, 3, 5, 7, 9 
 // --- what runs on the workers
 
 // Workers have the driver's.
-const int folder_is_set =
-    ::setenv("ORCA_TEST_FOLDER",
-             (fs::temp_directory_path() / ("orca-nn-recovery-" + std::to_string(::getpid()))).c_str(),
-             /*overwrite=*/0);
+const int folder_is_set = ::setenv(
+    "ORCA_TEST_FOLDER",
+    (fs::temp_directory_path() / ("orca-nn-recovery-" + std::to_string(::getpid()))).c_str(),
+    /*overwrite=*/0);
 fs::path Folder() { return std::getenv("ORCA_TEST_FOLDER"); }
 double MarkOf(int number) { return 3.25 + number / 1024.0; }
 
@@ -223,7 +223,7 @@ struct Case {
 };
 
 class OptimizerRecoveryTest : public RecoveryTest,
-                      public ::testing::WithParamInterface<std::tuple<Case, int>> {};
+                              public ::testing::WithParamInterface<std::tuple<Case, int>> {};
 
 TEST_P(OptimizerRecoveryTest, AWorkerThatIsKilledChangesNoBit) {
   const auto& [optimizer, workers] = GetParam();

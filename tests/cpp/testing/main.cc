@@ -72,7 +72,8 @@ int Main(int argc, char** argv) {
     } else if (std::strncmp(argv[i], "--file=", 7) == 0) {
       file = argv[i] + 7;
     } else {
-      std::fprintf(stderr, "unknown argument %s; use --file=NAME, --long, --one-thread, or gtest's\n",
+      std::fprintf(stderr,
+                   "unknown argument %s; use --file=NAME, --long, --one-thread, or gtest's\n",
                    argv[i]);
       return 1;
     }

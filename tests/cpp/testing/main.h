@@ -6,8 +6,8 @@
 
 namespace orca::testing {
 
-/// A command of the program, for tests of Python: `<room>_tests NAME ARGUMENTS...` runs it instead of
-/// the tests and ends with its result. Define one in an unnamed namespace.
+/// A command of the program, for tests of Python: `<room>_tests NAME ARGUMENTS...` runs it instead
+/// of the tests and ends with its result. Define one in an unnamed namespace.
 class Command {
  public:
   using Function = int (*)(std::span<char* const> arguments);
