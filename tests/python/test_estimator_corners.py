@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import math
 import random
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import DataLoader, RandomSampler, Sampler
+from torch.utils.data import DataLoader, RandomSampler, Sampler, TensorDataset
 
 import checks_estimator as checks
 import orca
@@ -25,6 +26,7 @@ from orca.learn.pytorch.callbacks import Callback, MainCallback
 from orca.learn.pytorch.callbacks.maxsteps import MaxstepsCallback
 from orca.learn.pytorch.training_operator import TrainingOperator
 from orca.learn.trigger import SeveralIteration
+from processes import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("context")]
 
@@ -452,6 +454,52 @@ def test_joined_batch_norms_see_all_rows(workers: int, loss: str) -> None:
             a, b, rtol=1e-11, atol=1e-12, msg=lambda m, name=name: f"{name}: {m}"
         )
     est.shutdown()
+
+
+@pytest.mark.parametrize("source", ["arrays", "loader", "creator"])
+@pytest.mark.parametrize("loss", ["mean", "sum"])
+def test_batch_norms_see_all_rows_where_a_worker_has_one(
+    source: str, loss: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    x, y = checks.rows(12)
+    criterion, sgd = checks.LOSSES[loss], checks.OPTIMIZERS["sgd"]
+    rows = TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
+
+    def creator(config: Any, batch_size: int) -> Any:
+        return DataLoader(rows, batch_size=batch_size)
+
+    data = {"arrays": (x, y), "loader": DataLoader(rows, batch_size=2), "creator": creator}[source]
+    est = estimator(2, model=lambda config: Norms(), optimizer=sgd, loss=criterion)
+    with caplog.at_level(logging.INFO):
+        est.fit(data, epochs=3, batch_size=2)
+        wait_until(lambda: "as in step 1, batch norms see" in caplog.text, "it is said")
+    given = {"loss": criterion, "optimizer": sgd, "batch_size": 2, "epochs": 3}
+    expected, _ = checks.train_plainly(x, y, **given, model=Norms())
+    for a, b in zip(
+        est.get_model().state_dict().values(), expected.state_dict().values(), strict=True
+    ):
+        # The variance of two rows may be tiny: rounding errors of one process grow as much.
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
+    est.shutdown()
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_one_row_in_the_last_step_leaves_the_other_steps_as_they_are(workers: int) -> None:
+    """And a worker that has none follows."""
+    x, y = checks.rows(14)
+    both = [estimator(workers, model=lambda config: Norms()) for _ in range(2)]
+    for est, count in zip(both, (14, 12), strict=True):
+        (stats,) = est.fit((x[:count], y[:count]), epochs=1, batch_size=12, seed=1)
+        assert stats["num_samples"] == count
+    first, second = (est.get_model().norm for est in both)
+    assert int(first.num_batches_tracked) == 2
+    assert int(second.num_batches_tracked) == 1
+    whole = Norms().norm
+    whole(torch.relu(Norms().first(torch.from_numpy(x[:12])[:, None])))
+    # The mean of each worker's own variance is not that of all rows.
+    assert not torch.allclose(second.running_var, whole.running_var, rtol=1e-6)
+    for est in both:
+        est.shutdown()
 
 
 @pytest.mark.parametrize("elementwise", [None, False])

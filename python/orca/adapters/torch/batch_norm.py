@@ -19,10 +19,14 @@ class Share:
 
     Args:
         add_up: Adds a tensor up over all workers, in place.
+
+    Attributes:
+        is_joined: Whether batch norms see the rows of all workers in this step.
     """
 
     def __init__(self, add_up: Callable[[torch.Tensor], Any]) -> None:
         self.value = 1.0
+        self.is_joined = False
         self.add_up = add_up
 
 
@@ -75,7 +79,7 @@ class _Joined:
     orca_share: Share
 
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
-        if not self.training:
+        if not (self.training and self.orca_share.is_joined):
             return super().forward(x)  # type: ignore[safe-super,misc,no-any-return]
         dims = _all_but_channel(x)
         wide = x.detach().double()
@@ -105,13 +109,15 @@ class _Joined:
             self.running_var.lerp_(variance.to(self.running_var.dtype), part)
 
 
-def join_batch_norms(model: nn.Module, share: Share) -> int:
-    """Makes every batch norm of a model normalise with the rows of all workers; says how many."""
-    found = 0
+def has_batch_norms(model: nn.Module) -> bool:
+    """Whether a model has a batch norm."""
+    return any(isinstance(module, _BatchNorm) for module in model.modules())
+
+
+def join_batch_norms(model: nn.Module, share: Share) -> None:
+    """Makes every batch norm of a model normalise with the rows of all workers, in steps where ``share`` says so."""
     for module in model.modules():
-        if isinstance(module, _BatchNorm):
+        if isinstance(module, _BatchNorm) and not isinstance(module, _Joined):
             kind = type(module)
             module.__class__ = type(f"Joined{kind.__name__}", (_Joined, kind), {})
             module.orca_share = share
-            found += 1
-    return found

@@ -156,6 +156,10 @@ class Feed:
     def skip(self, number: int, seed: int) -> None:
         """Lets an epoch pass that was made before: a sampler may draw from a generator of its own."""
 
+    def leaves_one_row(self, step: int) -> bool:
+        """Whether a worker has one row of a step, and others have rows, too; False when nobody knows."""
+        return False
+
     def row_numbers(self, batch: int) -> list[Any] | None:
         """The numbers of the rows of a batch of the last epoch; None when nobody knows."""
         return None
@@ -215,6 +219,10 @@ class _ArrayFeed(Feed):
             for begin, end in borders:
                 part = _rows_of(made, begin - first, end - first)
                 yield map_leaves(part, _aligned), end - begin
+
+    def leaves_one_row(self, step: int) -> bool:
+        rows = min(self._batch_size, len(self._source.store) - step * self._batch_size)
+        return _leaves_one(range(rows))
 
     def row_numbers(self, batch: int) -> list[Any] | None:
         # The order is the engine's: numbers in the place of rows come in the same one.
@@ -373,6 +381,7 @@ class _LoaderFeed(Feed):
         self._single = loader.batch_sampler is None  # batch_size=None: rows come as they are
         self._lists = _Lists()
         self._shares: list[list[Any]] = []
+        self._steps: list[list[Any]] = []
         dataset: Any = loader.dataset
         self.rows = len(dataset)
         self.steps = 0  # Known when an epoch begins, and then the same on all workers.
@@ -393,7 +402,7 @@ class _LoaderFeed(Feed):
         )
 
     def epoch(self, number: int, seed: int, start: int = 0) -> Iterator[Batch]:
-        steps = self._plan(number, seed)
+        steps = self._steps = self._plan(number, seed)
         self.steps = len(steps)
         count = self.blocks or running.world_size()
         own = own_blocks(self.blocks) if self.blocks else [running.rank()]
@@ -418,6 +427,9 @@ class _LoaderFeed(Feed):
                 yield batch, 1 if self._single else len(share)
             else:
                 yield None, 0
+
+    def leaves_one_row(self, step: int) -> bool:
+        return not self._single and _leaves_one(self._steps[step])
 
     def row_numbers(self, batch: int) -> list[Any] | None:
         return self._shares[batch] if batch < len(self._shares) else None
@@ -466,11 +478,17 @@ class _Step(list[Any]):
     """One list of row numbers for each worker; the last ones may have none."""
 
 
-def _share(step: list[Any], rank: int, world: int, least: int = 0) -> list[Any]:
+def _share(step: Any, rank: int, world: int, least: int = 0) -> Any:
     if isinstance(step, _Step):
         return list(step[rank]) if rank < len(step) else []
     begin, end = _core.share_of(len(step), rank, world, least)
     return step[begin:end]
+
+
+def _leaves_one(step: Any) -> bool:
+    """Whether a worker's share of a step is one row, and not the only one."""
+    world = running.world_size()
+    return len(step) > 1 and any(len(_share(step, rank, world)) == 1 for rank in range(world))
 
 
 def _cut(order: list[Any], size: int, *, drop_last: bool) -> list[list[Any]]:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from orca import running
-from orca.adapters.torch.batch_norm import Share, join_batch_norms
+from orca.adapters.torch.batch_norm import Share, has_batch_norms, join_batch_norms
 from orca.adapters.torch.block_state import BlockState
 from orca.adapters.torch.devices import CPU, copied_ahead, seed_cpu
 from orca.adapters.torch.exchanges import DeviceGroup, add_up
@@ -85,11 +85,10 @@ class Session:
             seed_cpu(seed)
         self.models = make_models(spec)
         self.share = Share(partial(add_up, group=self.group))
-        self.joins_norms = (
-            spec.sync_batchnorm
-            and running.world_size() > 1
-            and sum(join_batch_norms(model, self.share) for model in self.models) > 0
-        )
+        self.has_norms = running.world_size() > 1 and any(map(has_batch_norms, self.models))
+        self.joins_norms = spec.sync_batchnorm and self.has_norms
+        if self.joins_norms:
+            self.join_norms(joined=True)
         # Before there are optimizers: some look where the parameters are.
         for model in self.models if self.group is not None else ():
             model.to(device)
@@ -133,6 +132,13 @@ class Session:
         if self.device.type == "cpu":
             return stream
         return copied_ahead(stream, self.device, threaded=threaded)
+
+    def join_norms(self, *, joined: bool) -> None:
+        """Whether batch norms see the rows of all workers from now on."""
+        if joined:
+            for model in self.models:
+                join_batch_norms(model, self.share)
+        self.share.is_joined = joined
 
     def clock(self) -> float:
         """The time when all that was asked of the GPU is done."""

@@ -189,6 +189,7 @@ class Trainer:
         self._own = own_blocks(options.blocks) if options.blocks else range(rank, rank + 1)
         self._begin_step = session.global_step if progress is None else progress.record.begin_step
         self._is_first = True
+        self._has_joined = False
         self._summary = Summary(options.summary, options.tags)
         self._checkpoints = (
             Checkpoints(options.checkpoints, Trigger.convert_trigger(options.trigger))
@@ -316,6 +317,8 @@ class Trainer:
             weight: Any = 0.0
             before: list[torch.Tensor] = []
             runner.batch_idx = index
+            if session.has_norms:
+                self._join_norms(feed, index)
             if self._commits is not None:
                 self._commits.mark_step()
             if runner:
@@ -328,7 +331,7 @@ class Trainer:
                     before = session.weights()
                 with suspects:
                     loss, weight = self._forward_backward(batch, rows)
-            elif session.joins_norms:
+            elif session.share.is_joined:
                 self._follow_norms(batch)
             if session.sync is None:
                 written = bool(before) and session.is_changed(before)
@@ -370,6 +373,8 @@ class Trainer:
             if self.is_over():
                 break
         progress.end()
+        if session.has_norms:
+            session.join_norms(joined=session.joins_norms)  # A loop of the user's may come next.
         session.average_buffers(rows_done)
         if session.spec.step_freq == "epoch":
             if runner.main is not None:
@@ -476,7 +481,7 @@ class Trainer:
         else:
             runner.forward()
         middle = self._session.clock() if profile else 0.0
-        if self._session.joins_norms:
+        if self._session.share.is_joined:
             self._weigh(runner.weight)
         runner.loss.backward()
         if profile:
@@ -493,13 +498,25 @@ class Trainer:
             1.0 if self._policy.is_sum and weight else (weight / total if total else 0.0)
         )
 
+    def _join_norms(self, feed: Feed, index: int) -> None:
+        """One row has no variance: where a worker has one, batch norms see those of all workers."""
+        session = self._session
+        joined = session.joins_norms or (not self._options.blocks and feed.leaves_one_row(index))
+        if joined and not session.joins_norms and not self._has_joined and running.rank() == 0:
+            _log.info(
+                "in steps where a worker has one row, as in step %d, batch norms see the rows of all workers",
+                session.global_step + 1,
+            )
+        self._has_joined = self._has_joined or joined
+        session.join_norms(joined=joined)
+
     def _follow_norms(self, batch: Any) -> None:
         """Goes with the others through joined batch norms, with no rows of its own."""
         batch = self._runner.batch if batch is None else batch
         if batch is None:
             raise InvalidArgumentError(
-                "sync_batchnorm needs a row on every worker in the first step; give more rows, a larger "
-                "batch_size, or arrays"
+                "batch norms that see the rows of all workers need a row on every worker in the first step; give "
+                "more rows, a larger batch_size, or fewer workers"
             )
         features, _ = split_batch(map_leaves(batch, lambda leaf: leaf[:0]))
         output = self._runner.model(*features)
