@@ -23,6 +23,7 @@
 #include "orca/net/socket.h"
 #include "orca/runtime/agent.h"
 #include "orca/runtime/event_log.h"
+#include "orca/tune/study_view.h"
 #include "tune.h"
 
 namespace {
@@ -91,7 +92,9 @@ void Print(const orca::runtime::Record& record) {
   }
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find('\n', at), text.size());
-    std::puts(fmt::format("{} {}{}", time, who, text.substr(at, end - at)).c_str());
+    // A worker's words must not steer the terminal.
+    const std::string line = orca::tune::OneLine(text.substr(at, end - at), text.size());
+    std::puts(fmt::format("{} {}{}", time, who, line).c_str());
     at = end + 1;
   }
   std::fflush(stdout);

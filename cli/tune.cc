@@ -1,15 +1,13 @@
 #include "tune.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <charconv>
 #include <cstdint>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 
 #include "orca/core/error.h"
+#include "orca/io/atomic_file.h"
 #include "orca/tune/study_view.h"
 
 namespace orca::cli {
@@ -57,19 +55,9 @@ ShowOptions ReadOptions(std::span<const std::string> arguments) {
 
 // Whole or not at all: a page that is looked at is not cut.
 void WritePage(const std::string& page, const std::string& file) {
-  const std::string draft = fmt::format("{}.tmp-{}", file, ::getpid());
-  std::ofstream stream(draft, std::ios::binary);
-  stream << page;
-  stream.close();
-  std::error_code error;
-  if (stream) std::filesystem::rename(draft, file, error);
-  if (!stream || error) {
-    std::error_code ignored;
-    std::filesystem::remove(draft, ignored);
-    throw Error(
-        Code::kUnavailable,
-        fmt::format("{} cannot be written; see that the folder is there and has room", file));
-  }
+  io::AtomicFile written(file, io::Access::kUmask);
+  written.Write(page);
+  written.Commit();
 }
 
 int Show(std::span<const std::string> arguments) {
@@ -90,7 +78,8 @@ int Show(std::span<const std::string> arguments) {
     const auto studies = store.Studies();
     if (studies.size() > 1) {
       text += "\nstudies in this file (--study ID):";
-      for (const auto& study : studies) text += fmt::format(" {} ({})", study.id, study.name);
+      for (const auto& study : studies)
+        text += fmt::format(" {} ({})", study.id, tune::OneLine(study.name, 100));
       text += "\n";
     }
   }

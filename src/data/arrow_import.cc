@@ -10,6 +10,7 @@
 
 #include "data/arrow_format.h"
 #include "orca/core/error.h"
+#include "orca/core/nesting.h"
 #include "orca/data/arrow.h"
 
 namespace orca::data {
@@ -110,7 +111,7 @@ std::optional<std::vector<std::int64_t>> TensorShape(const char* metadata) {
     const std::int32_t value_bytes = number();
     const std::string_view value(metadata, static_cast<std::size_t>(value_bytes));
     metadata += value_bytes;
-    if (key != "ARROW:extension:metadata") continue;
+    if (key != "ARROW:extension:metadata" || !IsShallowJson(value)) continue;
     const auto json = nlohmann::json::parse(value, nullptr, false);
     if (!json.is_object() || !json.contains("shape")) return std::nullopt;
     try {

@@ -13,6 +13,7 @@
 
 #include "orca/core/error.h"
 #include "orca/core/host.h"
+#include "orca/core/nesting.h"
 #include "orca/data/order.h"
 
 namespace orca::data {
@@ -240,6 +241,8 @@ ShardHead DecodeHead(std::span<const std::byte> memory) {
   if (prefix[0] != kMagic) ThrowDamaged("it does not begin like one");
   if (prefix[1] > kMaxHead || prefix[1] > memory.size() - kPrefix)
     ThrowDamaged("its head is cut off");
+  if (!IsShallowMessagePack(memory.subspan(kPrefix, prefix[1])))
+    ThrowDamaged("its head is too deep");
   const auto* const text = reinterpret_cast<const std::uint8_t*>(memory.data() + kPrefix);
   const Json json = Json::from_msgpack(text, text + prefix[1], true, false);
   if (!json.is_object()) ThrowDamaged("its head cannot be read");

@@ -14,6 +14,7 @@
 #include "orca/core/crc32c.h"
 #include "orca/core/error.h"
 #include "orca/core/host.h"
+#include "orca/core/nesting.h"
 #include "orca/runtime/event_log.h"
 #include "runtime/process.h"
 
@@ -33,6 +34,7 @@ constexpr const char* kLogName = "events.log";
 }
 
 std::optional<Record> Decode(const std::byte* data, std::size_t size) {
+  if (!IsShallowMessagePack({data, size})) return std::nullopt;
   const auto* text = reinterpret_cast<const std::uint8_t*>(data);
   const Json words = Json::from_msgpack(text, text + size, true, false);
   if (!words.is_array() || words.size() != 5 || !words[0].is_number() || !words[1].is_string() ||

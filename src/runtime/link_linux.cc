@@ -9,6 +9,7 @@
 
 #include "orca/core/error.h"
 #include "orca/core/host.h"
+#include "orca/core/nesting.h"
 #include "orca/net/socket.h"
 #include "runtime/link.h"
 
@@ -35,6 +36,7 @@ Message Decode(std::span<const std::byte> packet, std::vector<UniqueFd> fds) {
   std::memcpy(&head_bytes, packet.data(), sizeof head_bytes);
   packet = packet.subspan(sizeof head_bytes);
   if (head_bytes > packet.size()) ThrowLost("it sent an incomplete message");
+  if (!IsShallowMessagePack(packet.first(head_bytes))) ThrowLost("it sent words too deep");
   const auto* text = reinterpret_cast<const std::uint8_t*>(packet.data());
   Message message;
   message.head = Json::from_msgpack(text, text + head_bytes, true, false);

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "orca/core/error.h"
+#include "orca/core/nesting.h"
 #include "runtime/link.h"
 
 namespace orca::runtime {
@@ -130,6 +131,7 @@ std::optional<Message> TcpLink::Take(std::span<const std::byte> frame) {
   } else {
     const auto* text = reinterpret_cast<const std::uint8_t*>(rest.data());
     if (parcel_ || skipped_ > 0) ThrowLost("it brought a message inside another");
+    if (!IsShallowMessagePack(rest)) ThrowLost("it brought words too deep");
     head_ = Json::from_msgpack(text, text + rest.size(), true, false);
     if (!head_.is_object()) ThrowLost("it brought something that is no message");
     if (const auto size = head_.find("parcel"); size != head_.end()) {

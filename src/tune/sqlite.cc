@@ -13,6 +13,16 @@ namespace {
 
 // A reader waits for nothing in WAL mode, a writer for a checkpoint at most.
 constexpr std::chrono::milliseconds kPatience(10'000);
+// A row takes about ten of SQLite's instructions, and at least as many bytes.
+constexpr int kTurn = 1'000'000;  // instructions between two looks at how many there were
+constexpr std::uintmax_t kFreeTurns = 20;
+constexpr std::uintmax_t kInstructionsPerByte = 4;
+
+std::uintmax_t SizeOf(const std::filesystem::path& file) {
+  std::error_code error;
+  const std::uintmax_t size = std::filesystem::file_size(file, error);
+  return error ? 0 : size;
+}
 
 Code CodeOf(int result) {
   switch (result & 0xFF) {
@@ -24,6 +34,7 @@ Code CodeOf(int result) {
       return Code::kTimeout;
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
+    case SQLITE_INTERRUPT:
     case SQLITE_CONSTRAINT:
       return Code::kFailedPrecondition;
     case SQLITE_IOERR:
@@ -43,6 +54,8 @@ const char* RemedyOf(int result) {
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
       return "; the file is damaged: \"orca tune salvage FILE\" keeps what can be read";
+    case SQLITE_INTERRUPT:
+      return "; its rows do not end: the file is damaged, or was made to look like one of studies";
     case SQLITE_CANTOPEN:
     case SQLITE_PERM:
     case SQLITE_READONLY:
@@ -63,6 +76,17 @@ Database::Database(const std::filesystem::path& file, Access access) : file_(fil
   if (result != SQLITE_OK) Fail(result);
   sqlite3_extended_result_codes(handle, 1);
   sqlite3_busy_timeout(handle, static_cast<int>(kPatience.count()));
+  for (const int part : {SQLITE_DBCONFIG_ENABLE_VIEW, SQLITE_DBCONFIG_ENABLE_TRIGGER,
+                         SQLITE_DBCONFIG_TRUSTED_SCHEMA})
+    sqlite3_db_config(handle, part, 0, nullptr);
+  if (access != Access::kRead) return;
+  const std::uintmax_t bytes = SizeOf(file) + SizeOf(file.string() + "-wal");
+  most_turns_ = static_cast<std::int64_t>(kFreeTurns + kInstructionsPerByte * bytes / kTurn);
+  const auto is_enough = [](void* database) {
+    const auto* self = static_cast<const Database*>(database);
+    return ++self->turns_ > self->most_turns_ ? 1 : 0;
+  };
+  sqlite3_progress_handler(handle, kTurn, is_enough, this);
 }
 
 void Database::Fail(int result) const {
@@ -86,6 +110,7 @@ std::string Database::Text(const char* sql) {
 }
 
 Statement::Statement(const Database& database, const char* sql) : database_(&database) {
+  database.turns_ = 0;
   sqlite3_stmt* handle = nullptr;
   const int result = sqlite3_prepare_v2(database.handle_.get(), sql, -1, &handle, nullptr);
   handle_.reset(handle);

@@ -11,12 +11,15 @@
 
 namespace orca::tune {
 
-/// A connection. One thread.
+/// A connection. One thread. No views are read and no triggers fire: nothing in a file is run.
 class Database {
  public:
   enum class Access { kRead, kWrite };
 
-  /// With kWrite the file is made when it is missing.
+  Database(const Database&) = delete;  // SQLite knows its place.
+  Database& operator=(const Database&) = delete;
+  /// With kWrite the file is made when it is missing. With kRead a statement ends with an error
+  /// when it takes longer than the file is long: its author may have made rows without an end.
   Database(const std::filesystem::path& file, Access access);
 
   /// Runs statements that give no rows.
@@ -38,6 +41,8 @@ class Database {
   };
 
   std::filesystem::path file_;
+  std::int64_t most_turns_ = 0;     // of one statement that reads
+  mutable std::int64_t turns_ = 0;  // of the statement that runs
   std::unique_ptr<sqlite3, Closer> handle_;
 };
 
@@ -63,7 +68,10 @@ class Statement {
     }
     Reset();
   }
-  void Reset() { sqlite3_reset(handle_.get()); }
+  void Reset() {
+    sqlite3_reset(handle_.get());
+    database_->turns_ = 0;
+  }
 
   int columns() const { return sqlite3_column_count(handle_.get()); }
   std::int64_t Int(int column) const { return sqlite3_column_int64(handle_.get(), column); }

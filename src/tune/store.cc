@@ -9,6 +9,7 @@
 
 #include "orca/core/error.h"
 #include "orca/core/log.h"
+#include "orca/core/nesting.h"
 #include "tune/sqlite.h"
 #include "tune/writer_lock.h"
 
@@ -45,6 +46,30 @@ constexpr const char* kSchema = R"(
     PRIMARY KEY (study, trial, key)) WITHOUT ROWID;
 )";
 
+// What runs the words of a file's author when it is read.
+constexpr const char* kForeignParts = R"(
+  SELECT (SELECT count(*) FROM sqlite_schema
+          WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%') +
+         (SELECT count(*) FROM sqlite_schema AS s, pragma_table_xinfo(s.name)
+          WHERE s.type = 'table' AND hidden > 1)
+)";
+
+// JSON that is followed on the stack by whoever reads it.
+std::string JsonText(const Statement& rows, int column, const Database& database) {
+  std::string text = rows.Text(column);
+  if (IsShallowJson(text)) return text;
+  throw Error(Code::kFailedPrecondition,
+              fmt::format("{} is damaged: a value of it nests more than {} lists or dicts",
+                          database.file().string(), kMaxNesting));
+}
+
+// Before it is written: nobody could read it.
+void CheckNesting(std::string_view json, const char* what) {
+  if (IsShallowJson(json)) return;
+  throw Error(Code::kInvalidArgument,
+              fmt::format("{} nests more than {} lists or dicts; flatten it", what, kMaxNesting));
+}
+
 double SystemClock() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
@@ -67,6 +92,12 @@ bool CheckFormat(Database& database) {
   if (application == 0 && format == 0 && database.Number("SELECT count(*) FROM sqlite_schema") == 0)
     return true;
   if (application != kApplication) Foreign(database);
+  if (database.Number(kForeignParts) > 0)
+    throw Error(
+        Code::kFailedPrecondition,
+        fmt::format("{} has a view, a trigger, or a column or table that is computed, as no "
+                    "file of studies has; give another file",
+                    database.file().string()));
   if (format > kFormat)
     throw Error(Code::kFailedPrecondition,
                 fmt::format("{} has format {}; this build reads up to {}: use a newer orca",
@@ -270,6 +301,7 @@ StudyInfo StudyStore::Create(const StudyInfo& info) {
   if (info.mode != "min" && info.mode != "max")
     throw Error(Code::kInvalidArgument,
                 fmt::format("mode \"{}\" is neither \"min\" nor \"max\"", info.mode));
+  CheckNesting(info.metadata, "what a study is made of");
   Flush();
   StudyInfo made = info;
   made.created = parts_->clock();
@@ -302,6 +334,8 @@ std::optional<StudyInfo> StudyStore::Resume(std::string_view name) {
 
 void StudyStore::Commit(std::span<const Event> events, std::span<const Attribute> attributes) {
   parts_->CheckWriting();
+  for (const auto& event : events) CheckNesting(event.config, "a configuration");
+  for (const auto& attribute : attributes) CheckNesting(attribute.value, "a value of the study");
   const double now = parts_->clock();
   Transaction transaction(parts_->database);
   parts_->WriteReports();
@@ -349,7 +383,7 @@ std::vector<StudyInfo> StudyStore::Studies() const {
                        .created = rows.Double(2),
                        .metric = rows.Text(3),
                        .mode = rows.Text(4),
-                       .metadata = rows.Text(5)});
+                       .metadata = JsonText(rows, 5, parts_->database)});
   return studies;
 }
 
@@ -361,7 +395,7 @@ std::vector<TrialRecord> StudyStore::Trials(std::int64_t study) const {
   for (rows.Bind(study); rows.Step();)
     trials.push_back({.number = rows.Int(0),
                       .state = Checked<TrialState>(rows.Int(1), kStates),
-                      .config = rows.Text(2),
+                      .config = JsonText(rows, 2, parts_->database),
                       .value = rows.Double(3),
                       .clones = rows.Int(4),
                       .started = rows.Double(5),
@@ -400,7 +434,7 @@ std::vector<Event> StudyStore::Events(std::int64_t study) const {
     events.push_back({.kind = Checked<EventKind>(rows.Int(0), kKinds),
                       .trial = rows.Int(1),
                       .step = rows.Int(2),
-                      .config = rows.Text(3),
+                      .config = JsonText(rows, 3, parts_->database),
                       .source = rows.Int(4),
                       .source_step = rows.Int(5),
                       .value = rows.Double(6),
@@ -415,7 +449,8 @@ std::vector<Attribute> StudyStore::Attributes(std::int64_t study) const {
   Statement rows(parts_->database,
                  "SELECT trial, key, value FROM attributes WHERE study = ? ORDER BY trial, key");
   for (rows.Bind(study); rows.Step();)
-    attributes.push_back({.trial = rows.Int(0), .key = rows.Text(1), .value = rows.Text(2)});
+    attributes.push_back(
+        {.trial = rows.Int(0), .key = rows.Text(1), .value = JsonText(rows, 2, parts_->database)});
   return attributes;
 }
 

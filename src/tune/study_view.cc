@@ -22,6 +22,9 @@ using Json = nlohmann::json;
 constexpr std::size_t kTableRows = 50;
 constexpr std::size_t kPageTrials = 5000;
 constexpr std::size_t kPageCurves = 300;
+constexpr std::size_t kPageBytes = std::size_t{16} << 20;  // of trials; a browser opens no more
+constexpr std::size_t kPageKeys = 200;
+constexpr std::size_t kPageText = 300;
 
 // Configurations are what users gave: texts may hold anything.
 std::string Dump(const Json& json) {
@@ -124,11 +127,43 @@ Json TrialOf(const TrialRecord& trial) {
           {"clones", trial.clones},   {"error", trial.error}};
 }
 
+// Inside of a page no text of a user ends the element that holds it.
+std::string PageText(const Json& json) {
+  std::string safe;
+  for (const char letter : Dump(json)) {
+    if (letter == '<') {
+      safe += "\\u003c";
+    } else {
+      safe += letter;
+    }
+  }
+  return safe;
+}
+
+Json ForPage(const Json& value) {
+  const std::string text = PlainText(value);
+  return text.size() <= kPageText ? value : Json(OneLine(text, kPageText));
+}
+
+Json ConfigForPage(const TrialRecord& trial) {
+  Json config = Json::object();
+  for (const auto& [key, value] : FlatConfig(trial)) {
+    if (config.size() == kPageKeys) break;
+    config[OneLine(key, kPageText)] = ForPage(value);
+  }
+  return config;
+}
+
 }  // namespace
 
 std::string OneLine(std::string text, std::size_t most) {
-  for (char& letter : text)
-    if (static_cast<unsigned char>(letter) < 32) letter = ' ';
+  // Also those of a terminal's commands that begin beyond 127, as UTF-8 has them.
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto letter = static_cast<unsigned char>(text[i]);
+    if (letter < 32 || letter == 127) text[i] = ' ';
+    if (letter == 0xC2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xA0)
+      text[i] = text[i + 1] = ' ';
+  }
   if (text.size() <= most) return text;
   std::size_t end = most - 3;
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0U) == 0x80U) --end;  // UTF-8
@@ -222,8 +257,9 @@ std::string StudyTable(const StudyView& view) {
   std::array<char, 32> time{};
   std::strftime(time.data(), time.size(), "%Y-%m-%d %H:%M:%S", &local);
   const std::string id = view.info.id == 0 ? "" : fmt::format(" {}", view.info.id);
-  std::string text = fmt::format("study{} ({}), began {}, {} of {}\n", id, view.info.name,
-                                 time.data(), view.info.mode, view.info.metric);
+  std::string text =
+      fmt::format("study{} ({}), began {}, {} of {}\n", id, OneLine(view.info.name, 100),
+                  time.data(), view.info.mode, OneLine(view.info.metric, 100));
   text += fmt::format("{} trials:", view.trials.size());
   for (std::size_t i = 0; i < view.counts.size(); ++i)
     text += fmt::format("{} {} {}", i > 0 ? "," : "", view.counts[i],
@@ -319,29 +355,28 @@ std::string StudyPage(const StudyView& view) {
     if (const auto curve = curves.find(report.trial); curve != curves.end())
       curve->second.push_back({report.clones, report.step, report.value});
   Json trials = Json::array();
+  std::size_t bytes = 0;
   for (const std::size_t i : shown) {
     const TrialRecord& trial = view.trials[i];
     const auto curve = curves.find(trial.number);
-    trials.push_back({{"number", trial.number},
-                      {"state", TrialStateName(trial.state)},
-                      {"value", trial.value},
-                      {"seconds", SecondsOf(trial)},
-                      {"config", FlatConfig(trial)},
-                      {"error", OneLine(trial.error, 300)},
-                      {"curve", curve == curves.end() ? Json::array() : std::move(curve->second)}});
+    Json entry{{"number", trial.number},         {"state", TrialStateName(trial.state)},
+               {"value", trial.value},           {"seconds", SecondsOf(trial)},
+               {"config", ConfigForPage(trial)}, {"error", OneLine(trial.error, kPageText)}};
+    bytes += PageText(entry).size();
+    if (bytes > kPageBytes) break;
+    entry["curve"] = curve == curves.end() ? Json::array() : std::move(curve->second);
+    trials.push_back(std::move(entry));
   }
-  std::string data = Dump({{"study", StudyOf(view)},
-                           {"counts", CountsOf(view)},
-                           {"total", view.trials.size()},
-                           {"curves", kPageCurves},
-                           {"trials", std::move(trials)}});
-  // Inside of a page no text of a user ends the element that holds it.
-  std::string safe;
-  for (const char letter : data)
-    safe += letter == '<' ? std::string("\\u003c") : std::string(1, letter);
+  Json study = StudyOf(view);
+  for (Json& value : study) value = ForPage(value);
+  const std::string data = PageText({{"study", std::move(study)},
+                                     {"counts", CountsOf(view)},
+                                     {"total", view.trials.size()},
+                                     {"curves", kPageCurves},
+                                     {"trials", std::move(trials)}});
   std::string page(kStudyPage);
   constexpr std::string_view kPlace = "@DATA@";
-  return page.replace(page.find(kPlace), kPlace.size(), safe);
+  return page.replace(page.find(kPlace), kPlace.size(), data);
 }
 
 }  // namespace orca::tune

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "orca/core/error.h"
+#include "orca/core/nesting.h"
 #include "tune/schedulers/make.h"
 
 namespace orca::tune {
@@ -33,7 +34,7 @@ Policy ReadPolicy(const std::string& path) {
   std::vector<Json> lines;
   for (std::string line; std::getline(file, line);) {
     if (line.empty()) continue;
-    lines.push_back(Json::parse(line, nullptr, false));
+    lines.push_back(IsShallowJson(line) ? Json::parse(line, nullptr, false) : Json());
     const Json& read = lines.back();
     if (!read.is_array() || read.size() != 6 || !read[3].is_number_integer() ||
         !read[4].is_object() || !read[5].is_object())

@@ -6,10 +6,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "orca/core/crc32c.h"
 #include "orca/core/error.h"
 #include "runtime/process.h"
 
@@ -31,6 +38,16 @@ class EventLogTest : public ::testing::Test {
   }
   fs::path home_;
 };
+
+/// What "orca ..." prints, and its status.
+std::pair<std::string, int> Command(const std::string& arguments) {
+  FILE* pipe = ::popen((std::string(ORCA_TEST_AGENT) + " " + arguments + " 2>&1").c_str(), "r");
+  std::string text;
+  std::array<char, 4096> block{};
+  for (std::size_t read = 0; (read = std::fread(block.data(), 1, block.size(), pipe)) > 0;)
+    text.append(block.data(), read);
+  return {text, ::pclose(pipe)};
+}
 
 Record Numbered(int i) {
   return {.time = 1000.5 + i,
@@ -59,6 +76,46 @@ TEST_F(EventLogTest, AReaderFollowsWhatIsWritten) {
     while (const auto record = reader.Next()) ExpectEqual(*record, Numbered(next++));
     EXPECT_EQ(next, i + 1);
   }
+}
+
+// A reader follows words on its stack: "orca ps" reads the logs of all runs.
+TEST_F(EventLogTest, ARecordThatNestsDeepEndsTheLogAndNotTheReader) {
+  const std::vector<std::uint8_t> body((std::size_t{1} << 20) - 1, 0x91);
+  std::vector<std::byte> bytes = Encode(Numbered(0));
+  const std::array<std::uint32_t, 2> head{static_cast<std::uint32_t>(body.size()),
+                                          Crc32c(body.data(), body.size())};
+  const std::array<std::span<const std::byte>, 2> parts{std::as_bytes(std::span(head)),
+                                                        std::as_bytes(std::span(body))};
+  for (const auto part : parts) bytes.insert(bytes.end(), part.begin(), part.end());
+  const RunFolder run = NewRunFolder("deep", 10);
+  std::ofstream(run.path / "events.log", std::ios::binary)
+      .write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
+  EventReader reader(run.path / "events.log");
+  ExpectEqual(*reader.Next(), Numbered(0));
+  EXPECT_FALSE(reader.Next());
+  EXPECT_TRUE(reader.damaged());
+  EXPECT_EQ(Summarize(run).state, "lost");
+  const auto [text, status] = Command("ps");
+  EXPECT_EQ(status, 0);
+  EXPECT_THAT(text, ::testing::HasSubstr("deep"));
+  EXPECT_EQ(Command("logs deep").second, 0);
+}
+
+TEST_F(EventLogTest, TheCommandPrintsNoWordsThatSteerTheTerminal) {
+  const RunFolder run = NewRunFolder("noisy", 10);
+  const std::string words = "a\x1b]0;title\x07\x1b[2J\tb\xc2\x9bm\nnext \xc3\xa4";
+  {
+    EventLog log = EventLog::Create(run.path / "events.log");
+    log.Append({.time = 1, .what = "output", .rank = 0, .text = words});
+    log.Append({.time = 1, .what = "failed\x1b[31m", .rank = 1, .text = words});
+  }
+  const auto [text, status] = Command("logs noisy");
+  EXPECT_EQ(status, 0);
+  EXPECT_THAT(text, ::testing::HasSubstr("[rank 0] a ]0;title  [2J b  m\n"));
+  EXPECT_THAT(text, ::testing::HasSubstr("[rank 0] next \xc3\xa4\n"));
+  for (const char* bad : {"\x1b", "\x07", "\xc2\x9b"})
+    EXPECT_THAT(text, ::testing::Not(::testing::HasSubstr(bad)));
 }
 
 TEST_F(EventLogTest, ATornTailIsSkippedAndReadWhenItIsCompleted) {

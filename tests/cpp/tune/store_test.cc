@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <random>
@@ -284,6 +285,49 @@ TEST_F(StoreTest, ForeignAndNewerFilesAreRefusedAndStayAsTheyAre) {
       ErrorOf([&] { StudyStore::OpenToRead(folder_.path() / "empty"); }, Code::kUnavailable),
       HasSubstr("has no studies yet"));
   EXPECT_NO_THROW(StudyStore::Open(folder_.path() / "empty"));
+}
+
+TEST_F(StoreTest, FilesWithAnythingThatIsComputedAreRefused) {
+  const std::string endless =
+      "AS WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT x FROM c;";
+  for (const std::string& change :
+       {"DROP TABLE reports; CREATE VIEW reports " + endless, "CREATE VIEW other " + endless,
+        std::string("CREATE TRIGGER t AFTER INSERT ON trials BEGIN DELETE FROM reports; END"),
+        std::string("ALTER TABLE trials ADD COLUMN big AS (zeroblob(1000000000))")}) {
+    std::filesystem::remove(file_);
+    OpenFile().Create({.name = "a"});
+    Database(file_, Database::Access::kWrite).Run(change.c_str());
+    for (const auto& open : {std::function<void()>([&] { StudyStore::OpenToRead(file_); }),
+                             std::function<void()>([&] { OpenFile(); })})
+      EXPECT_THAT(ErrorOf(open), HasSubstr("has a view, a trigger, or a column")) << change;
+  }
+}
+
+TEST_F(StoreTest, AReaderDoesNotFollowRowsWithoutAnEnd) {
+  OpenFile().Create({.name = "a"});
+  const Database database(file_, Database::Access::kRead);
+  Statement endless(database,
+                    "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) "
+                    "SELECT count(*) FROM c");
+  for (int time = 0; time < 2; ++time)
+    EXPECT_THAT(ErrorOf([&] { endless.Step(); }), HasSubstr("its rows do not end"));
+}
+
+TEST_F(StoreTest, ValuesThatNestDeepAreNeitherWrittenNorRead) {
+  StudyStore store = OpenFile();
+  const std::string deep(100'000, '[');
+  EXPECT_THAT(ErrorOf([&] { store.Create({.metadata = deep}); }, Code::kInvalidArgument),
+              HasSubstr("flatten it"));
+  store.Create({.name = "a"});
+  EXPECT_THAT(ErrorOf([&] { store.Commit(Start(0, deep)); }, Code::kInvalidArgument),
+              HasSubstr("a configuration nests more than 200"));
+  store.Commit(Start(0));
+  Database(file_, Database::Access::kWrite)
+      .Run(
+          "UPDATE trials SET config = replace(hex(zeroblob(50000)), '0', '[');"
+          "UPDATE events SET config = replace(hex(zeroblob(50000)), '0', '[')");
+  EXPECT_THAT(ErrorOf([&] { (void)store.Trials(1); }), HasSubstr("nests more than 200"));
+  EXPECT_THAT(ErrorOf([&] { (void)store.Events(1); }), HasSubstr("nests more than 200"));
 }
 
 TEST_F(StoreTest, AFileOfAnOlderFormatStaysAsItIsUntilATrialIsRunAgain) {

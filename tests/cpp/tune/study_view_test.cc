@@ -50,6 +50,17 @@ class StudyViewTest : public ::testing::Test {
   StudyStore store_;
 };
 
+/// What "orca tune ..." prints, and its status.
+std::pair<std::string, int> Command(const std::string& arguments) {
+  FILE* pipe =
+      ::popen((std::string(ORCA_TEST_AGENT) + " tune " + arguments + " 2>&1").c_str(), "r");
+  std::string text;
+  std::array<char, 4096> block{};
+  for (std::size_t read = 0; (read = std::fread(block.data(), 1, block.size(), pipe)) > 0;)
+    text.append(block.data(), read);
+  return {text, WEXITSTATUS(::pclose(pipe))};
+}
+
 TEST_F(StudyViewTest, FailedRunningAndNanTrialsNeverWin) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const char* mode : {"min", "max"}) {
@@ -139,6 +150,37 @@ TEST_F(StudyViewTest, ThePageHoldsTheDataAndNoTextEndsIt) {
   EXPECT_THAT(page, Not(HasSubstr("src=\"http")));
 }
 
+TEST_F(StudyViewTest, LongTextsMakeNoLongPage) {
+  const std::string noise(100'000, '\x01');
+  store_.Create({.name = noise, .metric = noise, .metadata = nlohmann::json{{"x", noise}}.dump()});
+  for (std::int64_t trial = 0; trial < 60; ++trial) {
+    nlohmann::json config;
+    for (int key = 0; key < 1000; ++key)
+      config["key " + std::to_string(key) + std::string(500, '<')] = std::string(500, '<');
+    Trial(trial, EventKind::kFinish, static_cast<double>(trial), config.dump());
+  }
+  const std::string page = StudyPage(ViewStudy(store_));
+  EXPECT_LT(page.size(), 20'000'000U);
+  EXPECT_THAT(page, HasSubstr(R"("total":60)"));
+}
+
+TEST_F(StudyViewTest, WordsOfAStudyDoNotSteerTheTerminal) {
+  const std::string words =
+      "a\x1b[2J\x7f\xc2\x9b"
+      "2J\xc3\xa4";
+  EXPECT_EQ(OneLine(words, 100), "a [2J   2J\xc3\xa4");
+  store_.Create({.name = words, .metric = words});
+  Trial(0, EventKind::kFinish, 0.25, nlohmann::json{{words, words}}.dump());
+  store_.Create({.name = words, .metric = words});
+  for (const char* study : {"1", "2"}) {
+    const std::string shown =
+        Command("show " + folder_.path().string() + " --study " + study).first;
+    EXPECT_THAT(shown, HasSubstr("a [2J"));
+    EXPECT_THAT(shown, Not(HasSubstr("\x1b")));
+    EXPECT_THAT(shown, Not(HasSubstr("\xc2\x9b")));
+  }
+}
+
 TEST_F(StudyViewTest, AFolderHasOneFileOfStudies) {
   EXPECT_EQ(FindStudyFile(folder_.path()), folder_.path() / "study.db");
   EXPECT_EQ(FindStudyFile(folder_.path() / "study.db"), folder_.path() / "study.db");
@@ -148,17 +190,6 @@ TEST_F(StudyViewTest, AFolderHasOneFileOfStudies) {
   EXPECT_EQ(FindStudyFile(other.path()), other.path() / "x.db");
   std::ofstream(other.path() / "y.db");
   EXPECT_THROW(FindStudyFile(other.path()), Error);
-}
-
-/// What "orca tune ..." prints, and its status.
-std::pair<std::string, int> Command(const std::string& arguments) {
-  FILE* pipe =
-      ::popen((std::string(ORCA_TEST_AGENT) + " tune " + arguments + " 2>&1").c_str(), "r");
-  std::string text;
-  std::array<char, 4096> block{};
-  for (std::size_t read = 0; (read = std::fread(block.data(), 1, block.size(), pipe)) > 0;)
-    text.append(block.data(), read);
-  return {text, WEXITSTATUS(::pclose(pipe))};
 }
 
 TEST_F(StudyViewTest, TheCommandShowsAStudyThatIsBeingWritten) {
