@@ -15,15 +15,17 @@ Path TemporaryName(FileSystem& files, const Path& path) {
 }  // namespace
 
 AtomicFile::AtomicFile(FileSystem& files, Path path, Access access)
-    : files_(files), path_(std::move(path)), file_(files.CreateUnnamed(FolderOf(path_), access)) {
+    : files_(files),
+      path_(std::move(path)),
+      temporary_(TemporaryName(files, path_)),
+      file_(files.CreateUnnamed(FolderOf(path_), access)) {
   if (file_) return;
-  const Path temporary = TemporaryName(files_, path_);
-  file_ = files_.Create(temporary, access);
-  temporary_ = temporary;
+  file_ = files_.Create(temporary_, access);
+  has_temporary_ = true;
 }
 
 AtomicFile::~AtomicFile() {
-  if (temporary_.empty()) return;
+  if (!has_temporary_) return;
   file_.reset();
   try {
     files_.Remove(temporary_);
@@ -44,15 +46,14 @@ void AtomicFile::Commit() {
 }
 
 void AtomicFile::CommitUnsynced() {
-  if (temporary_.empty()) {
+  if (!has_temporary_) {
     // A link cannot replace a file, so this name is there for a moment.
-    const Path temporary = TemporaryName(files_, path_);
-    file_->Name(temporary);
-    temporary_ = temporary;
+    file_->Name(temporary_);
+    has_temporary_ = true;
   }
   file_->Close();
   files_.Rename(temporary_, path_);
-  temporary_.clear();
+  has_temporary_ = false;
 }
 
 }  // namespace orca::io

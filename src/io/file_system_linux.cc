@@ -62,6 +62,7 @@ UniqueFd OpenNew(const Path& path, int how, Access access) {
 class LinuxFile final : public WritableFile {
  public:
   LinuxFile(UniqueFd fd, Path path) : fd_(std::move(fd)), path_(std::move(path)) {}
+  void Take(UniqueFd fd) { fd_ = std::move(fd); }
 
   Written Write(std::span<const std::byte> data) override {
     const ssize_t done = ::write(fd_.get(), data.data(), data.size());
@@ -109,9 +110,10 @@ UniqueFd OpenFolder(const Path& folder) {
 class LinuxFiles final : public FileSystem {
  public:
   std::unique_ptr<WritableFile> Create(const Path& path, Access access) override {
-    UniqueFd fd = OpenNew(path, O_CREAT | O_EXCL | O_NOFOLLOW, access);
-    if (!fd) ThrowFileError("create", path, errno);
-    return std::make_unique<LinuxFile>(std::move(fd), path);
+    auto file = std::make_unique<LinuxFile>(UniqueFd(), path);  // What can fail comes first.
+    file->Take(OpenNew(path, O_CREAT | O_EXCL | O_NOFOLLOW, access));
+    if (file->fd() < 0) ThrowFileError("create", path, errno);
+    return file;
   }
 
   std::unique_ptr<WritableFile> CreateUnnamed(const Path& folder, Access access) override {

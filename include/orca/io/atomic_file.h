@@ -46,7 +46,8 @@ class ORCA_API AtomicFile {
  private:
   FileSystem& files_;
   Path path_;
-  Path temporary_;  // empty: the file has no name, or `path_`
+  Path temporary_;
+  bool has_temporary_ = false;  // a file of this name is there
   std::unique_ptr<WritableFile> file_;
   std::uint64_t size_ = 0;
 };
