@@ -99,6 +99,7 @@ class GroupCommunicator final : public Communicator {
   std::uint64_t sequence() const override { return posted_.load(std::memory_order_relaxed); }
   void NotePeerReturned(int peer, std::uint64_t calls) override {
     if (Forked() || peer == rank()) return;
+    messenger_->NotePeerReturned(peer);
     std::optional<Failure> failure;
     {
       const std::lock_guard lock(running_mutex_);
@@ -108,6 +109,7 @@ class GroupCommunicator final : public Communicator {
     if (failure) monitor_->Fail(*failure);
   }
   void ForgetReturned() override {
+    messenger_->ForgetReturned();
     const std::lock_guard lock(running_mutex_);
     returned_.reset();
   }

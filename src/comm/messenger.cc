@@ -307,6 +307,26 @@ void Messenger::FailAll(const Failure& failure, Finished& finished) {
   recvs_.clear();
 }
 
+void Messenger::NotePeerReturned(int peer) {
+  // What it sent is on its way, and another thread there may still be at it.
+  constexpr int kGraces = 5;
+  const std::lock_guard lock(mutex_);
+  returned_.emplace(peer, Deadline::After(kGraces * options_.grace));
+}
+
+void Messenger::ForgetReturned() {
+  const std::lock_guard lock(mutex_);
+  returned_.clear();
+}
+
+bool Messenger::WaitsInVain(const Request& request) const {
+  if (request.peer == kAnySource)
+    return returned_.size() + 1 == options_.names.size() &&
+           std::ranges::all_of(returned_, [](const auto& entry) { return entry.second.Passed(); });
+  const auto found = returned_.find(request.peer);
+  return found != returned_.end() && found->second.Passed();
+}
+
 void Messenger::CheckDeadlines(Finished& finished) {
   if (IdleLocked()) return;
   if (const auto failure = options_.failure()) {
@@ -326,7 +346,18 @@ void Messenger::CheckDeadlines(Finished& finished) {
   for (const auto& [peer, outbox] : outboxes_) {
     for (const Request& request : outbox.requests) check(request, "send to");
   }
-  for (const Request& request : recvs_) check(request, "receive from");
+  for (const Request& request : recvs_) {
+    check(request, "receive from");
+    if (!WaitsInVain(request)) continue;
+    throw Error(
+        Code::kMismatch,
+        fmt::format("{} has returned, while {} waits for a message (tag {}) that it did not "
+                    "send",
+                    request.peer == kAnySource
+                        ? std::string("every other rank")
+                        : options_.names[static_cast<std::size_t>(request.peer)],
+                    options_.names[static_cast<std::size_t>(options_.rank)], request.tag));
+  }
   for (const auto& [peer, inbox] : inboxes_) {
     if (inbox->current()) check(*inbox->current(), "receive from");
   }

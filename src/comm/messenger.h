@@ -48,6 +48,9 @@ class Messenger {
 
   /// A peer has connected to us. Does not wait, not even for a thread that dials a peer.
   void AddLink(int peer, UniqueFd socket);
+  /// A peer sends no more: who waits for a message of it that does not come soon fails.
+  void NotePeerReturned(int peer);
+  void ForgetReturned();
   /// Wakes waiting threads, so that they look for a failure.
   void Wake();
 
@@ -95,6 +98,7 @@ class Messenger {
   bool ProgressOutbox(Outbox& outbox, Finished& finished);
   void FailAll(const Failure& failure, Finished& finished);
   void CheckDeadlines(Finished& finished);
+  bool WaitsInVain(const Request& request) const;
   /// One round; returns whether data moved.
   bool Round();
   void Sleep(std::chrono::milliseconds limit);
@@ -109,6 +113,7 @@ class Messenger {
   std::map<int, Outbox> outboxes_;
   std::map<int, std::unique_ptr<Inbox>> inboxes_;
   std::map<int, std::string> closed_;  // peers whose connection has ended, and how
+  std::map<int, Deadline> returned_;   // peers, and until when what they sent may arrive
   std::list<Request> recvs_;           // posted, not yet matched
   std::list<Unexpected> unexpected_;
   bool background_ = false;

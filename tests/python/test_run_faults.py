@@ -352,6 +352,30 @@ def test_f33_a_rank_that_has_returned_is_not_waited_for(before: int, is_warm: bo
     assert orca.run(lambda: float(orca.allreduce(np.ones(1))[0]), workers=2) == [2, 2]
 
 
+@pytest.mark.parametrize("peer", [1, None])
+def test_f33_a_message_of_a_rank_that_has_returned_is_not_waited_for(peer: int | None) -> None:
+    """What it sent before still arrives."""
+
+    def receives() -> None:
+        both = orca.communicator()
+        if orca.rank() == 1:
+            both.send(np.ones(1), 0)
+            return
+        time.sleep(0.3)
+        got = np.zeros(1)
+        both.recv(got, peer)
+        assert got[0] == 1
+        both.recv(got, peer)
+
+    error = orca.submit(receives, workers=2).exception(SAFETY_SECONDS)
+    assert isinstance(error, WorkerFailedError)
+    assert error.rank == 0
+    who = "rank 1" if peer == 1 else "every other rank"
+    assert re.search(rf"{who}.* has returned, while rank 0.* waits for a message", str(error)), (
+        error
+    )
+
+
 def test_a_rank_may_return_long_before_the_others() -> None:
     def returns_early() -> int:
         orca.barrier()

@@ -223,8 +223,8 @@ class ORCA_API Communicator {
   virtual void Abort(const std::string& reason) = 0;
   /// Number of collectives that this rank has begun.
   virtual std::uint64_t sequence() const = 0;
-  /// Rank `peer` makes no more collective calls than the `calls` that it has made: a later one that
-  /// this rank waits in fails at once. Any thread.
+  /// Rank `peer` makes no more collective calls than the `calls` that it has made, and sends no
+  /// more: a later call that this rank waits in fails at once, a Recv from `peer` soon. Any thread.
   virtual void NotePeerReturned(int peer, std::uint64_t calls) = 0;
   /// All ranks make calls again.
   virtual void ForgetReturned() = 0;
