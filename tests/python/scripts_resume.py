@@ -31,7 +31,7 @@ class Slow(Callback):
             time.sleep(0.02)
 
 
-def main(folder: str, slow: int, workers: int) -> None:
+def main(folder: str, slow: int, workers: int, every: int, way: str) -> None:
     orca.init_orca_context("local", cores=2)
     estimator = Estimator.from_torch(
         model=Net(),
@@ -39,6 +39,7 @@ def main(folder: str, slow: int, workers: int) -> None:
         loss=nn.MSELoss(),
         workers_per_node=workers,
         model_dir=folder,
+        elementwise=None if way != "copies" else False,
         scheduler_creator=lambda o, _: torch.optim.lr_scheduler.StepLR(o, 7, 0.9),
         scheduler_step_freq="batch",
     )
@@ -47,9 +48,10 @@ def main(folder: str, slow: int, workers: int) -> None:
         epochs=2,
         batch_size=BATCH,
         callbacks=[Slow(folder, slow)] if slow else [],
-        checkpoint_trigger=SeveralIteration(3),
+        checkpoint_trigger=SeveralIteration(every) if every else None,
         resume="auto",
         seed=4,
+        deterministic=way == "blocks",
     )
     digest = hashlib.sha256()
     for value in estimator.get_model().state_dict().values():
@@ -60,4 +62,4 @@ def main(folder: str, slow: int, workers: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], *map(int, sys.argv[2:5]), sys.argv[5])

@@ -296,10 +296,13 @@ def test_a_step_that_kills_whoever_makes_it_is_an_error(tmp_path):
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def _program(folder: Path, slow: int, workers: int) -> subprocess.Popen[str]:
+def _program(
+    folder: Path, slow: int, workers: int, every: int = 3, way: str = "shared"
+) -> subprocess.Popen[str]:
     folder.mkdir(exist_ok=True)
     script = Path(__file__).with_name("scripts_resume.py")
     command = [sys.executable, str(script), str(folder), str(slow), str(workers)]
+    command += [str(every), way]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
@@ -318,6 +321,24 @@ def test_a_program_that_is_killed_goes_on_in_the_middle_of_an_epoch(tmp_path, wo
     again = _program(tmp_path / "killed", 0, workers)
     assert again.communicate(timeout=120)[0] == expected
     assert json.loads(expected)["losses"][0][1] == ROWS
+
+
+@pytest.mark.parametrize("way", ["shared", "copies", "blocks"])
+@pytest.mark.parametrize(("workers", "every"), [(1, 0), (2, 0), (2, 1000)])
+def test_a_program_that_gets_a_sigterm_leaves_a_last_checkpoint(tmp_path, workers, every, way):
+    told = _program(tmp_path / "told", 5, workers, every, way)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "told" / "reached").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    told.terminate()
+    assert told.communicate(timeout=60)[0] == ""
+    assert told.returncode == -signal.SIGTERM
+    (written,) = (tmp_path / "told").glob("models/*/model.*")
+    assert int(written.suffix[1:]) >= 5
+    whole = _program(tmp_path / "whole", 0, workers, every, way)
+    again = _program(tmp_path / "told", 0, workers, every, way)
+    assert again.communicate(timeout=120)[0] == whole.communicate(timeout=120)[0]
 
 
 def test_resume_is_auto_and_has_a_place(tmp_path):

@@ -1,4 +1,4 @@
-"""How far training is, for the driver's user."""
+"""How far an epoch is, and what its losses were."""
 
 from __future__ import annotations
 
@@ -69,3 +69,21 @@ class EpochProgress:
         """After the epoch."""
         if self._next > self._begin + 1.0 and running.rank() == 0:
             running.show_progress({"ends": True, "always": self._options.use_tqdm})
+
+
+class Losses:
+    """The losses of the whole job's steps, weighed by their rows."""
+
+    def __init__(self, total: float = 0.0, rows: int = 0, last: float = math.nan) -> None:
+        self.sum, self.rows, self._last = total, rows, last
+
+    def add(self, total: Any) -> None:
+        """Adds what the workers said together."""
+        self.sum += total[1] * total[2]
+        self.rows += total[2]
+        self._last = total[1]
+
+    def summary(self) -> dict[str, float]:
+        """The mean over all rows, and the last one."""
+        mean = self.sum / self.rows if self.rows else math.nan
+        return {"train_loss": mean, "last_train_loss": self._last}

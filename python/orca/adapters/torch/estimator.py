@@ -51,6 +51,7 @@ from orca.adapters.torch.records import (
 )
 from orca.adapters.torch.runner import joined
 from orca.adapters.torch.session import ModelSpec, Session, make_models
+from orca.adapters.torch.stopping import stopping_on_sigterm
 from orca.adapters.torch.trees import SharedParts, pack, unpack
 from orca.context import OrcaContext, active_context, current_context
 from orca.data import Shard, SparkXShards
@@ -258,6 +259,8 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
                 basket = stack.enter_context(Basket())
                 ledger = Ledger.of(self.num_workers, basket.number)
                 options = replace(options, ledger=ledger)
+            if current_context().is_local and self._model_dir is not None:
+                options = replace(options, stop=stack.enter_context(stopping_on_sigterm()))
             results = self._run(loop.fit, options, seed=seed, policy=policy)
         self._has_fitted = True
         self._state = results[0][1]

@@ -220,6 +220,7 @@ def _fit(call: Call, options: FitOptions) -> Any:
             trainer.epoch_ended(scores)
             session.epoch += 1
             runner.epoch_ended(found, everybody)
+            trainer.leave()
             if trainer.is_over() or (not made_steps and options.max_steps is not None):
                 break
             if runner.must_stop():

@@ -96,6 +96,10 @@ class Checkpoints:
         """Tells the trigger where training is when it goes on: the next epoch is not its first."""
         self._trigger.fires(session.epoch + 1, session.global_step, session.last_loss)
 
+    def demand(self) -> None:
+        """A checkpoint after the next step, or after its epoch if that has no other; on all workers."""
+        self._is_due = True
+
     def after_step(
         self,
         session: Any,

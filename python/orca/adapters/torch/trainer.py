@@ -17,18 +17,19 @@ import torch
 from orca import running
 from orca.adapters.torch.block_state import BlockState, own_blocks
 from orca.adapters.torch.commits import Commits, Progress, gather_notes
-from orca.adapters.torch.epoch_progress import EpochProgress
+from orca.adapters.torch.epoch_progress import EpochProgress, Losses
 from orca.adapters.torch.feeds import Feed, split_batch
 from orca.adapters.torch.records import CheckpointPlace, Checkpoints, Summary, is_number
 from orca.adapters.torch.replicas import DrivenReplicas
 from orca.adapters.torch.runner import Runner
 from orca.adapters.torch.session import Session
 from orca.adapters.torch.shared_state import SharedState, global_norm
+from orca.adapters.torch.stopping import is_told
 from orca.adapters.torch.suspects import Suspects
 from orca.adapters.torch.training_operator import TrainingOperator
 from orca.adapters.torch.trees import map_leaves, unpack
-from orca.errors import AbortedError, InvalidArgumentError, OrcaError
-from orca.learn.trigger import Trigger
+from orca.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, OrcaError
+from orca.learn.trigger import SeveralIteration, Trigger
 from orca.objects import allgather_object, broadcast_object
 
 _log = logging.getLogger("orca")
@@ -63,6 +64,7 @@ class FitOptions:
     tags: dict[str, str] = field(default_factory=dict)
     use_tqdm: bool = False
     ledger: Any = None
+    stop: Any = None  # What says that the driver got a SIGTERM.
     random: int = 0  # What the random numbers of each step come from.
     resume: Any = None  # What a checkpoint says of an earlier ``fit``.
     blocks: int = 0  # Into which the rows of a step are cut; 0: the number of workers decides.
@@ -177,7 +179,7 @@ class Trainer:
         self._policy = Policy(options, session, runner.suspects)
         self._progress, self._is_pending = progress, False
         self._stats = [] if progress is None else list(progress.record.stats)
-        self._cursor = 0, _Losses()
+        self._cursor = 0, Losses()
         self._rows = self._batches = 0  # of this worker, in this epoch
         self._commits = (
             None
@@ -190,6 +192,7 @@ class Trainer:
         self._begin_step = session.global_step if progress is None else progress.record.begin_step
         self._is_first = True
         self._has_joined = False
+        self._is_told = False  # To write a last checkpoint, and to end.
         self._summary = Summary(options.summary, options.tags)
         self._checkpoints = (
             Checkpoints(options.checkpoints, Trigger.convert_trigger(options.trigger))
@@ -220,23 +223,55 @@ class Trainer:
 
     def epoch_ended(self, scores: dict[str, Any]) -> None:
         """After an epoch and its validation."""
+        self._hear()
         self._summary.validation(self._session, scores)
         first: Any = next((value for name, value in scores.items() if name != "num_samples"), None)
         if is_number(first):
             self._session.last_score = float(first)
         if self._checkpoints is not None:
             self._checkpoints.after_step(
-                self._session, self._loss, lambda: self._progress_at(0, _Losses()), epoch_ended=True
+                self._session, self._loss, lambda: self._progress_at(0, Losses()), epoch_ended=True
             )
+
+    def _hear(self, has_all: bool | None = None) -> None:
+        """After a step or an epoch, on all workers alike: whether training ends here.
+
+        Args:
+            has_all: Whether all workers have been told, if that is known.
+        """
+        options = self._options
+        if options.stop is None or self._is_told:
+            return
+        if has_all is None:
+            mine = np.array([int(is_told(options.stop))])
+            has_all = bool(running.allreduce(mine, "min")[0])
+        if not has_all:
+            return
+        self._is_told = True
+        if self._checkpoints is None:
+            assert options.checkpoints is not None
+            never = SeveralIteration(1 << 62)
+            self._checkpoints = Checkpoints(options.checkpoints, never.get_trigger())
+        self._checkpoints.demand()
+
+    def leave(self) -> None:
+        """Ends training where it was told to, when its last checkpoint is on the disk."""
+        if not self._is_told:
+            return
+        assert self._checkpoints is not None
+        self._checkpoints.close()
+        running.barrier()  # One that raises ends the others.
+        raise FailedPreconditionError("the driver got a SIGTERM; training ended with a checkpoint")
 
     def finished(self, found: dict[str, Any]) -> list[dict[str, Any]] | None:
         """After an epoch: what it was like here outlives this worker; what it was like on all, if that is known."""
-        if self._commits is None and self._checkpoints is None:
+        keeps = (self._commits, self._checkpoints, self._options.stop)
+        if all(each is None for each in keeps):
             return None
         self._stats.append(allgather_object(found))
         return self._stats[-1]
 
-    def _progress_at(self, index: int, losses: _Losses) -> dict[str, Any]:
+    def _progress_at(self, index: int, losses: Losses) -> dict[str, Any]:
         """What a checkpoint says beside the state: who loads it goes on behind this step of the epoch."""
         notes: list[Any] = []  # At an epoch's begin there is nothing to say.
         if index > 0:
@@ -345,11 +380,16 @@ class Trainer:
                 self._commits.rows = rows_done + max(rows, 0)
                 self._commits.batches = batches + (rows > 0)
             total = session.sync.step(
-                weight, loss, max(rows, 0), leaves=rows < 0, policy=self._policy
+                weight,
+                loss,
+                max(rows, 0),
+                leaves=rows < 0 or is_told(options.stop),
+                policy=self._policy,
             )
             self._policy.evaluate_again = None  # It knows all of this, and the model's memory.
-            if total[6] and not known:
+            if total[6] and not known and not total[2]:
                 break
+            self._hear(None if options.blocks else total[6])  # Blocks do not say it.
             session.sync.check_untouched()
             session.global_step += 1
             if rows > 0:
@@ -368,6 +408,8 @@ class Trainer:
                 runner.call("after_train_iter", "on_batch_end", index, logs)
             if self._commits is not None and commits:
                 self._commits.commit(index + 1, losses, self._policy.skipped)
+            if self._is_told and index + 1 != feed.steps:
+                self.leave()
             if runner and runner.must_stop():
                 break
             if self.is_over():
@@ -398,7 +440,7 @@ class Trainer:
             }
         return found
 
-    def _begin_epoch(self, feed: Feed) -> tuple[int, int, int, _Losses]:
+    def _begin_epoch(self, feed: Feed) -> tuple[int, int, int, Losses]:
         """The step to begin with, what this worker has done before, and the losses."""
         session, progress, self._progress = self._session, self._progress, None
         if progress is not None:
@@ -408,12 +450,12 @@ class Trainer:
             session.buffers_before = unpack(progress.record.before)
             self._policy.skipped, self._policy.went_on = commit.skipped, True
             self._is_pending = bool(commit.is_pending)
-            losses = _Losses(commit.loss_sum, commit.loss_rows, commit.last_loss)
+            losses = Losses(commit.loss_sum, commit.loss_rows, commit.last_loss)
             return commit.index, progress.rows, progress.batches, losses
         session.note_buffers()
         if self._commits is not None:
-            self._commits.begin_epoch(_Losses())
-        return 0, 0, 0, _Losses()
+            self._commits.begin_epoch(Losses())
+        return 0, 0, 0, Losses()
 
     def _skip_epochs(self, feed: Feed) -> None:
         """Those of this ``fit`` that are done."""
@@ -575,24 +617,6 @@ def _storable(value: Any) -> Any:
     return value if is_plain else repr(value)
 
 
-class _Losses:
-    """The losses of the whole job's steps, weighed by their rows."""
-
-    def __init__(self, total: float = 0.0, rows: int = 0, last: float = math.nan) -> None:
-        self.sum, self.rows, self._last = total, rows, last
-
-    def add(self, total: Any) -> None:
-        """Adds what the workers said together."""
-        self.sum += total[1] * total[2]
-        self.rows += total[2]
-        self._last = total[1]
-
-    def summary(self) -> dict[str, float]:
-        """The mean over all rows, and the last one."""
-        mean = self.sum / self.rows if self.rows else math.nan
-        return {"train_loss": mean, "last_train_loss": self._last}
-
-
 class DrivenTrainer(Trainer):
     """Epochs whose steps are the user's: a training operator's, or a callback's."""
 
@@ -689,7 +713,7 @@ class DrivenTrainer(Trainer):
             self._checkpoints.after_step(
                 self._session,
                 self._loss,
-                lambda: self._progress_at(0, _Losses()),  # From the begin of the epoch.
+                lambda: self._progress_at(0, Losses()),  # From the begin of the epoch.
                 epoch_ended=False,
                 is_last=is_last,
                 is_exact=False,  # A loop of the user's cannot begin in the middle.
