@@ -174,7 +174,7 @@ def test_arrays_are_in_memory_once(tmp_path: Path) -> None:
         folder.mkdir()
         where = str(folder)
         rows = np.ones((count, 1024), np.float32)  # The large one has 128 MiB.
-        space = {"lr": 1e-6, "batch_size": 256, "n": hp.grid_search([1, 2])}
+        space = {"lr": hp.grid_search([1e-6, 2e-6]), "batch_size": 256}
         search(
             folder, (rows, rows[:, :1]), space, model=lambda config, where=where: Weighing(where)
         )
@@ -293,6 +293,9 @@ def test_labels_stay_integers_however_the_loss_is_given(how: str, tmp_path: Path
     data = rows["x"], (rows["y"] > 0).astype(np.int64)
     given: dict[str, Any] = {"model": lambda config: nn.Linear(4, 2), "metric": "accuracy"}
     space = {"lr": 0.1, "batch_size": 16, "smooth": hp.grid_search([0.0, 0.1])}
+    if how != "creator":  # Nothing else reads it.
+        space |= {"lr": hp.grid_search([0.1, 0.2])}
+        del space["smooth"]
     est = search(tmp_path, data, space, loss=loss, **given)
     assert [trial.state for trial in est.trials] == ["finished", "finished"]
     built = PytorchModelBuilder(given["model"], "SGD", loss).build({"smooth": 0.0, "lr": 0.1})

@@ -89,6 +89,7 @@ def test_every_loss_is_that_of_the_whole_batch(name: str, workers: int) -> None:
     est.shutdown()
 
 
+@pytest.mark.product
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
 @pytest.mark.parametrize("size", [0, 1, 2, 7, 20])
 @pytest.mark.parametrize(
@@ -108,11 +109,14 @@ def test_every_row_is_used_once_an_epoch(workers: int, size: int, data: str) -> 
     source: Any = checks.LedgerCreator(data, size)
     if data == "arrays":
         source = (np.arange(size)[:, None], np.zeros((size, 1)))
-    stats = est.fit(source, epochs=2, batch_size=3 * workers)
-    count = est.get_model().count.detach().numpy()
-    expected = 2 if size else 0
-    assert count.tolist() == [expected] * max(size, 1)
-    assert [s["num_samples"] for s in stats] == [size, size]
+    if size == 0:
+        with pytest.raises((InvalidArgumentError, WorkerFailedError), match="has no rows"):
+            est.fit(source, epochs=2, batch_size=3 * workers)
+    else:
+        stats = est.fit(source, epochs=2, batch_size=3 * workers)
+        count = est.get_model().count.detach().numpy()
+        assert count.tolist() == [2] * size
+        assert [s["num_samples"] for s in stats] == [size, size]
     est.shutdown()
 
 

@@ -117,15 +117,22 @@ def test_a_failing_step_shows_its_log_and_the_remedy(tmp_path):
         assert text in done.stderr
 
 
-def test_what_runs_beside_a_stage_gives_way_and_ends_with_it(monkeypatch, tmp_path):
+def test_what_runs_beside_a_stage_ends_with_it(monkeypatch, tmp_path):
     beside = shell(
         "waits", "for i in {1..3000}; do [[ -s begun ]] && exit; sleep 0.01; done; exit 1"
     )
-    beside.beside = [
-        "bash",
-        "-c",
-        "chrt --pid $$ >policy; echo $$ >part; mv part begun; sleep 1000",
-    ]
+    beside.beside = ["bash", "-c", "echo $$ >part; mv part begun; sleep 1000"]
     assert run_stages(monkeypatch, beside) == 0
-    assert "SCHED_IDLE" in (tmp_path / "policy").read_text()
     assert not Path(f"/proc/{int((tmp_path / 'begun').read_text())}").exists()
+
+
+def test_full_is_all_and_more_and_its_builds_give_way():
+    everything = run_tests.stages("all")
+    full = run_tests.stages("full")
+    assert [stage.command for stage in full[: len(everything)]] == [s.command for s in everything]
+    assert [stage.name for stage in full[len(everything) :]] == [
+        *("build asan", "C++ asan", "build tsan", "C++ tsan", "long tests"),
+    ]
+    builds = [stage.beside for stage in full if "tools/build.sh" in " ".join(stage.beside)]
+    assert builds
+    assert all(command[:2] == ["chrt", "--idle"] for command in builds)
