@@ -292,6 +292,10 @@ void BindNursery(nb::module_& m) {
            })
       .def("ready", &runtime::Nursery::Ready, "threads"_a, "versions"_a)
       .def("next", &runtime::Nursery::Next, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "become_spare",
+          [](runtime::Nursery& self, runtime::Birth& birth) { self.BecomeSpare(std::move(birth)); },
+          "birth"_a)
       .def("forked", &runtime::Nursery::Forked, "worker"_a, "pid"_a)
       .def("cannot_fork", &runtime::Nursery::CannotFork, "worker"_a, "error"_a);
 }

@@ -67,16 +67,21 @@ def main() -> NoReturn:
         _set_variable(name, value)
     # What the imports left is not looked at again, here or in a worker: that would copy its pages.
     gc.freeze()
-    nursery.ready(_threads(), versions(preloaded))
+    found = versions(preloaded)
+    nursery.ready(_threads(), found)
     while (birth := nursery.next()) is not None:
         try:
             pid = os.fork()
         except OSError as error:
             nursery.cannot_fork(birth.worker, error.errno or 0)
         else:
-            if pid == 0:
+            if pid == 0 and birth.worker:
                 _live(birth)
-            nursery.forked(birth.worker, pid)
+            elif pid == 0:  # The nursery's spare.
+                nursery.become_spare(birth)
+                nursery.ready(_threads(), found)
+            else:
+                nursery.forked(birth.worker, pid)
         del birth
     os._exit(0)
 

@@ -36,6 +36,8 @@ class Agent {
  private:
   using Clock = Loop::Clock;
 
+  static constexpr int kStacks = 2;  // of a worker's pipes
+
   /// A pipe that a process writes lines to.
   struct Pipe {
     UniqueFd fd;
@@ -50,6 +52,11 @@ class Agent {
     std::deque<std::string> last_lines;
     int failures = 0;  // in a row, before it had forked a worker
     bool ready = false;
+    bool moving = false;  // its memory, into huge pages
+    // Its copy, which takes over when it dies: without the imports, so at once.
+    std::unique_ptr<UnixLink> spare;
+    pid_t spare_pid = -1;               // when it is ready
+    int spares = 0;                     // that this process was asked for
     std::vector<std::uint64_t> unborn;  // workers that it was asked for and that are not there yet
     std::deque<std::uint64_t> waiting;  // workers that it will be asked for when others are there
   };
@@ -75,9 +82,15 @@ class Agent {
   void Obey(Message message);
   void StartNursery(Nursery& nursery);
   void LaunchNursery(Nursery& nursery);
+  void WatchLink(UnixLink& link, std::function<void()> handle);
   void HandleNursery(const std::string& kind);
   void NurseryDied(Nursery& nursery, int status);
   void GiveUp(Nursery& nursery, const std::string& why);
+  void BearOwed(Nursery& nursery);
+  void KeepSpare(Nursery& nursery);
+  void HandleSpare(const std::string& kind);
+  void DropSpare(Nursery& nursery);
+  bool PromoteSpare(Nursery& nursery);
   void Call(Message message);
   void Bear(Worker& worker);
   void AskForWorker(Nursery& nursery, Worker& worker);

@@ -32,15 +32,11 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr int kStacks = 2;  // of a worker's pipes
 constexpr std::size_t kLastLines = 20;
 constexpr std::size_t kLongestLine = std::size_t{16} << 10;
 // More than this unsent, and the workers' outputs wait in their pipes.
 constexpr std::size_t kDriverBacklog = std::size_t{4} << 20;
-constexpr int kNurseryTries = 3;
-constexpr std::size_t kBirthsPerCore = 4;             // at a time: more would only take longer
-constexpr std::chrono::seconds kNurseryTimeout(300);  // to import a framework from a cold disk
-constexpr std::chrono::seconds kNurseryLeave(10);     // to end, once its link is closed
+constexpr std::size_t kBirthsPerCore = 4;  // at a time: more would only take longer
 constexpr milliseconds kStatusWait(500);
 // Calls that run at once must not meet at the same one.
 constexpr std::size_t kMasters = 16;
@@ -73,15 +69,6 @@ std::string Reachable(const std::string& address, const std::string& driver_host
   const std::string host = address.substr(0, colon);
   const bool everywhere = host == "0.0.0.0" || host == "[::]";
   return everywhere && !driver_host.empty() ? driver_host + address.substr(colon) : address;
-}
-
-std::pair<UniqueFd, UniqueFd> MakePipe() {
-  std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0)
-    throw Error(Code::kResourceExhausted,
-                fmt::format("cannot make a pipe: {}", DescribeLimitError(errno)));
-  ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
-  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
 }  // namespace
@@ -277,212 +264,7 @@ void Agent::CancelCall(std::uint64_t call, const std::string& reason) {
     WorkerDied(id, "was not started, because its call was cancelled");
 }
 
-// --- nurseries
-
-void Agent::StartNursery(Nursery& nursery) {
-  try {
-    LaunchNursery(nursery);
-  } catch (const Error& error) {  // A limit of this machine is no reason to end this process.
-    GiveUp(nursery, error.what());
-  }
-}
-
-void Agent::LaunchNursery(Nursery& nursery) {
-  auto [mine, theirs] = UnixLink::Pair();
-  auto [output, output_end] = MakePipe();
-  auto [errors, errors_end] = MakePipe();
-  Program program = nursery.program;
-  program.environment["ORCA_NURSERY"] = "3";
-  // Another machine may keep its interpreter elsewhere; whoever started this agent knows.
-  if (const char* python = std::getenv("ORCA_PYTHON");
-      python != nullptr && nursery.kind.starts_with("python"))
-    program.command.at(0) = python;
-  nursery.pid = StartBound(program, theirs, output_end, errors_end);
-  nursery.ready = false;
-  loop_.At(Clock::now() + kNurseryTimeout, [this, kind = nursery.kind, pid = nursery.pid] {
-    const auto found = nurseries_.find(kind);
-    if (found != nurseries_.end() && found->second.pid == pid && !found->second.ready)
-      ::kill(pid, SIGKILL);
-  });
-  nursery.link = std::make_unique<UnixLink>(std::move(mine));
-  nursery.pipes[0].fd = std::move(output);
-  nursery.pipes[1].fd = std::move(errors);
-  UnixLink* const link = nursery.link.get();
-  const std::string kind = nursery.kind;
-  loop_.Watch(
-      link->fd(),
-      [link] { return static_cast<short>(link->wants_write() ? POLLIN | POLLOUT : POLLIN); },
-      [this, kind](short) { HandleNursery(kind); });
-  for (int stream = 0; stream < 2; ++stream)
-    WatchPipe(
-        nursery.pipes[stream], stream, [] { return nullptr; }, kind);
-  std::erase_if(nursery.unborn, [this](std::uint64_t id) { return !workers_.contains(id); });
-  for (const std::uint64_t id : std::vector(nursery.unborn)) AskForWorker(nursery, workers_.at(id));
-}
-
-void Agent::HandleNursery(const std::string& kind) {
-  Nursery& nursery = nurseries_.at(kind);
-  try {
-    nursery.link->Flush();
-    while (auto message = nursery.link->Receive()) {
-      const std::string op = message->head.value("op", "");
-      if (op == "ready") {
-        nursery.ready = true;
-        for (const std::uint64_t id : nursery.unborn)
-          if (const auto found = workers_.find(id); found != workers_.end())
-            found->second.heard = Clock::now();
-        driver_->Send({.head = {{"op", "nursery"},
-                                {"kind", kind},
-                                {"threads", message->head.at("threads")},
-                                {"versions", message->head.at("versions")}}});
-      } else if (op == "forked") {
-        const auto id = message->head.at("worker").get<std::uint64_t>();
-        std::erase(nursery.unborn, id);
-        nursery.failures = 0;
-        const auto found = workers_.find(id);
-        if (found == workers_.end()) continue;
-        Worker& worker = found->second;
-        worker.pid = message->head.at("pid").get<pid_t>();
-        worker.heard = Clock::now();
-        driver_->Send({.head = {{"op", "started"}, {"worker", id}, {"pid", worker.pid}}});
-        if (!worker.fate.empty()) ::kill(-worker.pid, SIGKILL);
-      } else if (op == "cannot fork") {
-        const auto id = message->head.at("worker").get<std::uint64_t>();
-        std::erase(nursery.unborn, id);
-        nursery.failures = 0;
-        WorkerDied(id, "was not born: " + message->head.at("why").get<std::string>());
-      } else if (op == "exited") {
-        HandleExit(message->head.at("pid").get<pid_t>(), message->head.at("status").get<int>(),
-                   message->head.at("peak").get<std::size_t>());
-      }
-    }
-  } catch (const Error& error) {
-    if (error.code() != Code::kPeerLost) throw;
-    loop_.Forget(nursery.link->fd());  // Reap says how it ended
-    loop_.At(Clock::now() + kNurseryLeave, [this, kind, pid = nursery.pid] {
-      const auto found = nurseries_.find(kind);
-      if (found != nurseries_.end() && found->second.pid == pid) ::kill(pid, SIGKILL);
-    });
-  }
-}
-
-// Its workers live on, as children of this process. It starts again, unless it cannot even begin,
-// or dies again and again before it has forked the next worker.
-void Agent::NurseryDied(Nursery& nursery, int status) {
-  loop_.Forget(nursery.link->fd());
-  for (int stream = 0; stream < 2; ++stream) {
-    if (!nursery.pipes[stream].fd) continue;
-    ReadPipe(nursery.pipes[stream], stream, nullptr, nursery.kind);
-    if (nursery.pipes[stream].fd) loop_.Forget(nursery.pipes[stream].fd.get());
-    nursery.pipes[stream].fd.Reset();
-  }
-  nursery.pid = -1;
-  if (stopping_) return;
-  const bool was_ready = std::exchange(nursery.ready, false);
-  const bool owed = !was_ready || !nursery.unborn.empty();
-  nursery.failures = owed ? nursery.failures + 1 : 0;
-  const bool again = nursery.failures < kNurseryTries;
-  if (again && (was_ready || WIFSIGNALED(status))) {
-    if (was_ready)
-      Log(LogLevel::kWarning, fmt::format("the nursery {} {}; it is started again", nursery.kind,
-                                          DescribeExit(status)));
-    StartNursery(nursery);
-    return;
-  }
-  GiveUp(nursery, "the process that starts workers " + DescribeExit(status));
-}
-
-// The workers that it owes are not born. Whoever asks for another one has it started anew.
-void Agent::GiveUp(Nursery& nursery, const std::string& why) {
-  nursery.failures = 0;
-  std::vector<std::uint64_t> unborn = std::exchange(nursery.unborn, {});
-  unborn.insert(unborn.end(), nursery.waiting.begin(), nursery.waiting.end());
-  nursery.waiting.clear();
-  for (const std::uint64_t id : unborn)
-    if (const auto found = workers_.find(id); found != workers_.end())
-      found->second.last_lines = nursery.last_lines;
-  loop_.Post([this, unborn, how = "was not born: " + why] {
-    for (const std::uint64_t id : unborn) WorkerDied(id, how);
-  });
-}
-
 // --- workers
-
-void Agent::Bear(Worker& worker) {
-  Nursery& nursery = nurseries_.at(worker.kind);
-  if (births_.size() >= most_births_) {
-    nursery.waiting.push_back(worker.id);
-    return;
-  }
-  nursery.unborn.push_back(worker.id);
-  births_.insert(worker.id);
-  if (nursery.pid > 0) {
-    AskForWorker(nursery, worker);
-  } else {
-    StartNursery(nursery);
-  }
-}
-
-// The next ones may be born.
-void Agent::EndBirth(std::uint64_t id) {
-  if (births_.erase(id) == 0) return;
-  loop_.Post([this] {
-    for (auto& [kind, nursery] : nurseries_) {
-      while (!nursery.waiting.empty() && births_.size() < most_births_) {
-        const auto next = workers_.find(nursery.waiting.front());
-        nursery.waiting.pop_front();
-        if (next != workers_.end()) Bear(next->second);
-      }
-    }
-  });
-}
-
-void Agent::AskForWorker(Nursery& nursery, Worker& worker) {
-  try {
-    SendBirth(nursery, worker);
-  } catch (const Error& error) {
-    std::erase(nursery.unborn, worker.id);
-    loop_.Post([this, id = worker.id, how = std::string("was not born: ") + error.what()] {
-      WorkerDied(id, how);
-    });
-  }
-}
-
-void Agent::SendBirth(Nursery& nursery, Worker& worker) {
-  auto [mine, theirs] = UnixLink::Pair();
-  auto [output, output_end] = MakePipe();
-  auto [errors, errors_end] = MakePipe();
-  auto [stacks, stacks_end] = MakePipe();
-  const bool again = worker.link != nullptr;
-  Message fork{.head = {{"op", "fork"}, {"worker", worker.id}}};
-  fork.fds.push_back(std::move(theirs));
-  fork.fds.push_back(std::move(output_end));
-  fork.fds.push_back(std::move(errors_end));
-  fork.fds.push_back(std::move(stacks_end));
-  nursery.link->Send(std::move(fork));
-  if (again) CloseWorker(worker);
-  worker.link_lost = false;
-  ++worker.births;
-  worker.link = std::make_unique<UnixLink>(std::move(mine));
-  worker.pipes[0].fd = std::move(output);
-  worker.pipes[1].fd = std::move(errors);
-  worker.pipes[kStacks].fd = std::move(stacks);
-  worker.heard = Clock::now();
-  UnixLink* const link = worker.link.get();
-  const std::uint64_t id = worker.id;
-  loop_.Watch(
-      link->fd(),
-      [link] { return static_cast<short>(link->wants_write() ? POLLIN | POLLOUT : POLLIN); },
-      [this, id](short) { HandleWorker(id); });
-  const auto owner = [this, id]() -> Worker* {
-    const auto found = workers_.find(id);
-    return found == workers_.end() ? nullptr : &found->second;
-  };
-  for (int stream = 0; stream <= kStacks; ++stream)
-    WatchPipe(worker.pipes[stream], stream, owner, worker.kind);
-  link->Send({.head = {{"op", "settings"}, {"beat", silence_.count() / 5}}});
-  if (worker.call != 0) link->Send({.head = worker.task, .parcel = worker.parcel});
-}
 
 void Agent::HandleWorker(std::uint64_t id) {
   Worker& worker = workers_.at(id);
@@ -657,8 +439,9 @@ void Agent::HandleExit(pid_t pid, int status, std::size_t peak) {
 // What a worker's own children leave behind comes to this process, as the nearest that adopts.
 void Agent::KillOrphans() {
   for (const pid_t pid : Children()) {
-    const bool is_nursery = std::ranges::any_of(
-        nurseries_, [pid](const auto& entry) { return entry.second.pid == pid; });
+    const bool is_nursery = std::ranges::any_of(nurseries_, [pid](const auto& entry) {
+      return entry.second.pid == pid || entry.second.spare_pid == pid;
+    });
     const bool is_worker =
         std::ranges::any_of(workers_, [pid](const auto& entry) { return entry.second.pid == pid; });
     if (!is_nursery && !is_worker) ::kill(pid, SIGKILL);
@@ -670,7 +453,8 @@ void Agent::EndAll() {
   for (auto& [id, worker] : workers_)
     if (worker.pid > 0) ::kill(-worker.pid, SIGKILL);
   for (auto& [kind, nursery] : nurseries_)
-    if (nursery.pid > 0) ::kill(nursery.pid, SIGKILL);
+    for (const pid_t pid : {nursery.pid, nursery.spare_pid})
+      if (pid > 0) ::kill(pid, SIGKILL);
   // Until nobody is left: those that were just being born come to this process, too.
   const Deadline deadline = Deadline::After(std::chrono::seconds(2));
   while (!deadline.Passed()) {

@@ -137,7 +137,8 @@ std::optional<Message> UnixLink::Receive() {
   ssize_t got = 0;
   do {
     got = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  } while (got < 0 && errno == EINTR);
+    // Of an end that left messages unread the kernel says so once, before what that end had sent.
+  } while (got < 0 && (errno == EINTR || errno == ECONNRESET));
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::nullopt;
   if (got < 0) ThrowLost(std::strerror(errno));
   std::vector<UniqueFd> fds = net::TakeFds(message);

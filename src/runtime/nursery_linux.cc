@@ -72,13 +72,22 @@ struct Nursery::State {
                     {"status", status},
                     {"peak", std::size_t{1024} * static_cast<std::size_t>(used.ru_maxrss)}}});
       // Where workers come and go, there will be more forks.
-      if (++ended == kManyEnded) huge_pages.Find();
+      if (++ended != kManyEnded) continue;
+      huge_pages.Find();
+      if (huge_pages.pending()) agent.Send({.head = {{"op", "moving"}}});
     }
   }
 
   static constexpr int kManyEnded = 32;  // By then it pays.
 
+  // A nursery dies with its agent. A spare does so once its parent, which it outlives, is gone.
+  void BindToParent() const {
+    if (::getppid() != forked_by) ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  }
+
   UnixLink agent;
+  const pid_t self = ::getpid();
+  pid_t forked_by = -1;  // a spare
   UniqueFd children;
   sigset_t before{};
   int ended = 0;
@@ -94,7 +103,9 @@ Nursery::Nursery(UniqueFd agent) : state_(std::make_unique<State>(std::move(agen
 Nursery::~Nursery() = default;
 
 void Nursery::Ready(int threads, const std::map<std::string, std::string>& versions) {
-  state_->agent.Send({.head = {{"op", "ready"}, {"threads", threads}, {"versions", versions}}});
+  state_->agent.Send(
+      {.head = {
+           {"op", "ready"}, {"pid", ::getpid()}, {"threads", threads}, {"versions", versions}}});
 }
 
 std::optional<Birth> Nursery::Next() {
@@ -102,8 +113,12 @@ std::optional<Birth> Nursery::Next() {
     state_->Reap();
     try {
       while (auto message = state_->agent.Receive()) {
-        if (message->head.value("op", "") != "fork" || message->fds.size() != 4) continue;
-        return Birth{.worker = message->head.at("worker").get<std::uint64_t>(),
+        if (message->head.value("op", "") != "fork") continue;
+        state_->BindToParent();
+        const auto worker = message->head.at("worker").get<std::uint64_t>();
+        if (message->fds.size() != (worker == 0 ? 1 : 4)) continue;
+        if (worker == 0) return Birth{.link = std::move(message->fds[0])};
+        return Birth{.worker = worker,
                      .link = std::move(message->fds[0]),
                      .output = std::move(message->fds[1]),
                      .errors = std::move(message->fds[2]),
@@ -117,9 +132,21 @@ std::optional<Birth> Nursery::Next() {
     std::array<pollfd, 2> fds{{{.fd = state_->agent.fd(), .events = agent_events, .revents = 0},
                                {.fd = state_->children.get(), .events = POLLIN, .revents = 0}}};
     const bool idle = ::poll(fds.data(), fds.size(), state_->huge_pages.pending() ? 0 : 1000) == 0;
-    if (idle && state_->huge_pages.pending()) state_->huge_pages.MoveOne();
+    if (idle && state_->huge_pages.pending()) {
+      state_->huge_pages.MoveOne();
+      if (!state_->huge_pages.pending()) state_->agent.Send({.head = {{"op", "moved"}}});
+    }
     state_->agent.Flush();
   }
+}
+
+void Nursery::BecomeSpare(Birth birth) {
+  const pid_t parent = state_->self;
+  state_.reset();  // It puts signals back, which the next one changes.
+  state_ = std::make_unique<State>(std::move(birth.link));
+  state_->forked_by = parent;
+  // One that was stopped has to continue to see that there is no agent any more.
+  ::prctl(PR_SET_PDEATHSIG, SIGCONT);
 }
 
 void Nursery::Forked(std::uint64_t worker, pid_t pid) {

@@ -112,8 +112,11 @@ void RunTask(Worker& worker) {
     nursery.Ready(1);
     while (auto birth = nursery.Next()) {
       const pid_t pid = ::fork();
-      if (pid == 0) Live(std::move(*birth));
-      if (pid > 0) {
+      if (pid == 0 && birth->worker != 0) Live(std::move(*birth));
+      if (pid == 0) {
+        nursery.BecomeSpare(std::move(*birth));
+        nursery.Ready(1);
+      } else if (pid > 0) {
         nursery.Forked(birth->worker, pid);
       } else {
         nursery.CannotFork(birth->worker, errno);

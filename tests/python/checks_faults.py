@@ -35,7 +35,15 @@ from orca.errors import WorkerFailedError
 from orca.learn.pytorch import Estimator
 from orca.learn.pytorch.callbacks import Callback
 from orca.learn.trigger import SeveralIteration
-from processes import descendants, is_alive, memory_cgroup, wait_until
+from processes import (
+    descendants,
+    is_alive,
+    memory_cgroup,
+    nursery_of,
+    proportional_memory,
+    spare_of,
+    wait_until,
+)
 
 ROWS, BATCH, EPOCHS = 120, 10, 2
 STEPS = EPOCHS * ROWS // BATCH
@@ -109,13 +117,13 @@ class Event:
     Attributes:
         step: From 0; -1: when it begins after a death, before any step.
         rank: Whose.
-        how: A signal, "exit", or a method of ``Fate``.
+        how: A signal, "exit", a method of ``Fate``, or a process that is killed with it.
         when: Seconds after the step began; "before" and "after" it.
     """
 
     step: int
     rank: int
-    how: str = "SIGKILL"
+    how: str | int = "SIGKILL"
     when: float | str = "before"
 
 
@@ -173,7 +181,10 @@ class Fate(Callback):
                 file.write(json.dumps([time.monotonic(), os.getpid()]))
         except FileExistsError:
             return
-        if event.how.startswith("SIG"):
+        if isinstance(event.how, int):
+            os.kill(event.how, signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif event.how.startswith("SIG"):
             os.kill(os.getpid(), getattr(signal, event.how))
         else:
             getattr(self, event.how)()
@@ -680,6 +691,22 @@ def f42_whoever_comes_dies(folder: Path) -> dict[str, float]:
     return {}
 
 
+def f52_the_nursery_dies_with_a_worker(folder: Path) -> dict[str, float]:
+    """Its copy, which has imported everything, makes the next one."""
+    expected = train(folder)
+    took = {}
+    for name in ("first", "second"):
+        nursery = nursery_of(os.getpid())
+        spare = spare_of(nursery)
+        took[f"{name}, MB"] = megabytes = proportional_memory(spare) / 1e6
+        assert megabytes < 120
+        found = train(folder, [Event(9, 1, nursery)])
+        check_same(found, expected, 1)
+        assert nursery_of(os.getpid()) == spare, "another nursery was started"
+        took[name] = found.resumed(0)
+    return took
+
+
 FAULTS: dict[str, Callable[[Path], dict[str, float]]] = {
     name[:3].upper(): check
     for name, check in sorted(globals().items())
@@ -708,6 +735,7 @@ MUTANTS = {  # and what the check says then
     "culprit": ("F42", "SIGKILL"),
     "max-restarts": ("F42", "training went on"),
     "back-off": ("F42", r"\[' \(restart 1 of 3\)', ' \(restart 2 of 3\)'"),
+    "spare": ("F52", "another nursery was started"),
 }
 """Which fault's check must notice that a mechanism is missing; those of F23 are in C++."""
 

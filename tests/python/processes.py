@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+SILENCE = "2"
+"""Seconds for ORCA_SILENCE: fewer than the usual five, and enough beside ten busy processes."""
+
 
 def descendants(pid: int) -> set[int]:
     """The processes below ``pid``."""
@@ -41,11 +44,45 @@ def agent_of(pid: int) -> int:
     return next(p for p in descendants(pid) if " agent --fd" in command(p))
 
 
+def children(pid: int) -> list[int]:
+    """Of its first thread; none when it is gone."""
+    try:
+        return [
+            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ]
+    except OSError:
+        return []
+
+
+def threads(pid: int) -> int:
+    """None when it is gone."""
+    with contextlib.suppress(OSError):
+        return len(list(Path(f"/proc/{pid}/task").iterdir()))
+    return 0
+
+
 def nursery_of(pid: int) -> int:
-    """The only nursery below a driver."""
-    agent = agent_of(pid)
-    children = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
-    return min(int(child) for child in children if "orca.worker" in command(int(child)))
+    """The only nursery below a driver; workers have threads."""
+    found = [child for child in children(agent_of(pid)) if "orca.worker" in command(child)]
+    return min(child for child in found if threads(child) == 1)
+
+
+def spare_of(nursery: int) -> int:
+    """The process that will take a nursery's place."""
+    found: list[int] = []
+
+    def is_there() -> bool:
+        found[:] = [child for child in children(nursery) if threads(child) == 1]
+        return len(found) == 1
+
+    wait_until(is_there, "the nursery has a copy")
+    return found[0]
+
+
+def proportional_memory(pid: int) -> int:
+    """The bytes of a process, those that n processes share counted as an nth (PSS)."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
 def descriptors(pid: int | str = "self") -> int:

@@ -16,11 +16,11 @@ namespace orca::runtime {
 
 /// What a new worker begins with.
 struct ORCA_API Birth {
-  std::uint64_t worker = 0;
-  UniqueFd link;    ///< To the agent; see Worker.
-  UniqueFd output;  ///< What it writes to standard output ...
-  UniqueFd errors;  ///< ... and to standard error goes here.
-  UniqueFd stacks;  ///< Stacks that are asked for go here; see StackOutput.
+  std::uint64_t worker = 0;  ///< 0: no worker but a spare; see Nursery::BecomeSpare.
+  UniqueFd link;             ///< To the agent; see Worker.
+  UniqueFd output;           ///< What it writes to standard output ...
+  UniqueFd errors;           ///< ... and to standard error goes here.
+  UniqueFd stacks;           ///< Stacks that are asked for go here; see StackOutput.
 
   /// In the forked child: makes it the leader of a group of its own, so that its children can be
   /// ended with it, and puts `output`, `errors` and `stacks` in their places.
@@ -42,6 +42,9 @@ class ORCA_API Nursery {
   void Ready(int threads, const std::map<std::string, std::string>& versions = {});
   /// Waits for the next worker to fork; nothing when the agent has gone: leave.
   std::optional<Birth> Next();
+  /// In the forked child, when it is no worker: this process waits, and is the nursery when its
+  /// parent has died. Then it says so with Ready, as its parent did.
+  void BecomeSpare(Birth birth);
   /// In the parent, after the fork.
   void Forked(std::uint64_t worker, pid_t pid);
   /// In the parent, when fork failed with `error`.
