@@ -13,7 +13,9 @@ set(CMAKE_CXX_FLAGS_RELEASE "-O3 -g1 -DNDEBUG")
 
 find_program(ORCA_CCACHE ccache)
 if(ORCA_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${ORCA_CCACHE})
+  # Without these it does not cache what uses precompiled headers. No source has __TIME__ and its like.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${ORCA_CCACHE})
+  add_compile_options($<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
 endif()
 
 set(ORCA_SANITIZE "" CACHE STRING "Sanitizers for everything, as -fsanitize takes them")

@@ -88,7 +88,7 @@ void CheckpointStore::TryCleanUp() {
 void CheckpointStore::CleanUp() {
   for (const std::string& name : files_.List(folder_)) {
     const auto replaced = ReplacedIteration(name);
-    if (!replaced && !name.starts_with(kTemporary)) continue;
+    if (!replaced && (!name.starts_with(kTemporary) || IsMutant("leftovers"))) continue;
     const Path path = folder_ / name;
     const auto lock = files_.TryLock(path);
     if (!lock) continue;  // Its writer lives.

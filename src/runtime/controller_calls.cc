@@ -282,6 +282,7 @@ void Controller::HearDone(const Node& node, Message message) {
 
 // A rank that waits for one that has returned would wait for as long as a collective may take.
 void Controller::TellReturned(Job& job) {
+  if (IsMutant("returned")) return;
   for (const Json& one : std::exchange(job.returned, {}))
     for (const auto& node : nodes_)
       if (!node->lost) node->link->Send({.head = one});
@@ -451,8 +452,8 @@ void Controller::Conclude(std::uint64_t call, int attempt) {
   const bool can_restart = job->spec.on_failure == OnFailure::kRestart &&
                            (job->restarts < job->spec.max_restarts || IsMutant("max-restarts"));
   // F10: all processes are there, but two machines lost each other.
-  const bool cut =
-      only_echoes && SpansNodes(*job) && std::ranges::any_of(job->causes, &Cause::lost_peer);
+  const bool cut = only_echoes && SpansNodes(*job) &&
+                   std::ranges::any_of(job->causes, &Cause::lost_peer) && !IsMutant("cut");
   if (!raised && ((died && (can_shrink || can_restart)) || (cut && can_restart))) {
     ++job->restarts;
     job->again = true;

@@ -19,6 +19,7 @@
 #include "orca/core/error.h"
 #include "orca/core/host.h"
 #include "orca/core/log.h"
+#include "orca/core/mutant.h"
 #include "orca/net/handshake.h"
 #include "orca/net/socket.h"
 #include "orca/runtime/agent.h"
@@ -556,7 +557,7 @@ void Controller::HearNursery(const Node& node, const Json& head) {
                               kind, threads)});
   for (const auto& [name, wanted] : nurseries_.at(kind).versions) {
     const std::string has = head.at("versions").value(name, "none");
-    if (has != wanted)
+    if (has != wanted && !IsMutant("versions"))
       RefuseKind(kind, fmt::format("the workers on {} have {} {}, this program has {}; install the "
                                    "same on both",
                                    node.host, name, has, wanted));

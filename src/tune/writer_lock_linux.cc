@@ -10,6 +10,7 @@
 #include <string>
 
 #include "orca/core/error.h"
+#include "orca/core/mutant.h"
 #include "tune/writer_lock.h"
 
 namespace orca::tune {
@@ -53,7 +54,8 @@ WriterLock::WriterLock(const std::filesystem::path& file) {
   struct ::flock lock {};
   lock.l_type = F_WRLCK;
   lock.l_whence = SEEK_SET;
-  for (int attempt = 0; ::fcntl(fd_.get(), F_SETLK, &lock) != 0; ++attempt) {
+  for (int attempt = 0; ::fcntl(fd_.get(), F_SETLK, &lock) != 0 && !IsMutant("store-lock");
+       ++attempt) {
     if (errno != EACCES && errno != EAGAIN)
       throw Error(Code::kUnavailable,
                   fmt::format("{} cannot be locked: {}; keep studies on a file system with locks",

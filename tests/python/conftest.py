@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+import mutants
 from launcher import RankPool, open_sockets
-from processes import agent_of, descendants, descriptors, is_alive, listeners, wait_until
+from processes import SILENCE, agent_of, descendants, descriptors, is_alive, listeners, wait_until
 
 # A shell that starts tests in the background has them ignore interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -23,6 +24,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # The JVMs of tests live for seconds: what they compile thoroughly they hardly use.
 for _name in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS"):
     os.environ.setdefault(_name, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+mutants.mutate()
 
 _SLOW = re.compile(r"^pytestmark = .*\bpytest\.mark\.slow\b", re.MULTILINE)
 
@@ -181,11 +184,11 @@ def context() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def local_context() -> Iterator[None]:
-    """A context for a whole file; its time limits are a tenth of the usual ones."""
+    """A context for a whole file; its limit of silence is less than the usual one."""
     import orca
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ORCA_SILENCE", "0.5")
+        patch.setenv("ORCA_SILENCE", SILENCE)
         orca.init_orca_context("local", cores=2)
     orca.run(orca.barrier, workers=2)
     orca.barrier()  # The group of this process alone stays.

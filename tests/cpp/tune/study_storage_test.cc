@@ -474,10 +474,11 @@ TEST_F(OneStudyTest, AfterAFailedWriteItIsOpenedAgain) {
     Study study(Floats(), Stored());
     const auto first = study.Ask();
     Database(folder_.path() / "study.db", Database::Access::kWrite)
-        .Run("CREATE TRIGGER no BEFORE INSERT ON events BEGIN SELECT raise(ABORT, 'disk'); END");
+        .Run("ALTER TABLE events RENAME TO others");
     const Error error = ErrorOf([&] { study.Ask(); });
-    EXPECT_THAT(error.what(), HasSubstr("disk"));
-    Database(folder_.path() / "study.db", Database::Access::kWrite).Run("DROP TRIGGER no");
+    EXPECT_THAT(error.what(), HasSubstr("events"));
+    Database(folder_.path() / "study.db", Database::Access::kWrite)
+        .Run("ALTER TABLE others RENAME TO events");
     EXPECT_THAT(ErrorOf([&] { study.Tell(first->number, 1.0); }),
                 IsError(Code::kFailedPrecondition, HasSubstr("open the study again")));
   }
