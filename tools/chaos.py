@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Runs `make chaos`: random schedules of deaths, CHAOS of them (10,000); each can be repeated from its seed.
 
-Of a hundred one is of torch workers, five are of native workers below an agent, and the rest of native workers that are
-killed between any two stores. ORCA_TEST_SEED gives the first seed. Stops at the first program that fails.
+Of a hundred one is of torch workers that die at a place of a step, one of any processes that are killed from outside,
+five are of native workers below an agent, and the rest of native workers that are killed between any two stores.
+ORCA_TEST_SEED gives the first seed. Stops at the first program that fails.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 # Units of the long tests (test_long.py) and the schedules in each.
-LONG = [("stores", 4, 2_000), ("agent", 2, 500), ("torch", 10, 50)]
+LONG = [("stores", 4, 2_000), ("agent", 2, 500), ("torch", 10, 50), ("outside", 10, 50)]
 PYTEST = [str(ROOT / ".venv/bin/python"), "-m", "pytest", "-q", "-s", "--show-capture=no"]
 
 
 def shares(count: int) -> dict[str, int]:
     """How many schedules each kind gets."""
-    torch, agent = -(-count // 100), -(-count // 20)
-    return {"torch": torch, "agent": agent, "stores": max(0, count - torch - agent)}
+    left, found = count, {}
+    for kind, one_of in (("torch", 100), ("outside", 100), ("agent", 20), ("stores", 1)):
+        found[kind] = min(left, -(-count // one_of))
+        left -= found[kind]
+    return found
 
 
 def commands() -> dict[str, list[str]]:
@@ -32,6 +36,7 @@ def commands() -> dict[str, list[str]]:
         "stores": [str(programs / "learn_mutant_tests"), "--gtest_filter=Recovery.*ChangeNoBit"],
         "agent": [str(programs / "runtime_tests"), "--file=chaos"],
         "torch": [*PYTEST, "tests/python/test_schedules.py"],
+        "outside": [*PYTEST, "tests/python/test_kills.py"],
     }
 
 

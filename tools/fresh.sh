@@ -7,6 +7,7 @@ tree=$(git rev-parse 'HEAD^{tree}')
 [[ -z $(git status --porcelain) ]] || say fresh "what is not committed is left out"
 clone=$(mktemp -d "${TMPDIR:-/tmp}/orca-fresh.XXXXXX")
 trap 'rm -rf "$clone"' EXIT
+chmod 755 "$clone"  # Tests run programs as another user, too.
 git clone -q "$ROOT" "$clone/orca"
 mkdir -p build/passed
 log=$LOGS/fresh.log

@@ -12,6 +12,8 @@ import torch
 
 import checks_estimator as checks
 import orca
+from orca.automl import hp
+from orca.automl.auto_estimator import AutoEstimator
 from orca.learn.metrics import Accuracy
 from orca.learn.pytorch.callbacks import Callback
 
@@ -36,8 +38,15 @@ def trained_plainly(name: str) -> torch.nn.Module:
     return model
 
 
+def ask_for_a_cut(folder: str) -> None:
+    """Says on which machine this worker is."""
+    mark = Path(folder, "cut.new")
+    mark.write_text(place())
+    mark.rename(mark.with_name("cut"))  # Whole when it is there.
+
+
 class AsksForACut(Callback):
-    """In the fourth step of the first attempt: says on which machine rank 0 is, and takes its time."""
+    """In the fourth step of the first attempt: rank 0 asks for a cut, and every rank takes its time."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -45,9 +54,7 @@ class AsksForACut(Callback):
     def before_train_iter(self, runner: Any) -> None:
         if runner.global_step >= 4 and not runner.is_resumed:
             if orca.rank() == 0 and runner.global_step == 4:
-                mark = Path(self._folder, "cut.new")
-                mark.write_text(place())
-                mark.rename(mark.with_name("cut"))  # Whole when it is there.
+                ask_for_a_cut(self._folder)
             time.sleep(0.1)
 
 
@@ -67,11 +74,57 @@ def train_through_a_cut(folder: str) -> None:
     print("end of cut")
 
 
+class WaitsForACut(torch.nn.Linear):
+    """Asks for a cut in the first step, unless that has been done, and computes nothing until it comes."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(4, 1)
+        self.folder = folder
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training and self.folder and not Path(self.folder, "cut").exists():
+            ask_for_a_cut(self.folder)
+            time.sleep(600)
+        return super().forward(x)
+
+
+def search(folder: str, logs_dir: str) -> list[Any]:
+    """What eight trials reported; the third one asks for a cut, if there is a folder for it."""
+    est = AutoEstimator.from_torch(
+        model_creator=lambda config: WaitsForACut(folder if config["number"] == 2 else ""),
+        optimizer="SGD",
+        loss=torch.nn.MSELoss(),
+        logs_dir=logs_dir,
+        name="search",
+    )
+    x = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
+    data = (x, x.sum(1, keepdims=True))
+    space = {"number": hp.grid_search(list(range(8))), "lr": 0.05, "batch_size": 16}
+    est.fit(data, epochs=3, validation_data=data, metric="mse", search_space=space, seed=1)
+    return [
+        (trial.config["number"], trial.state, trial.reports, trial.retries) for trial in est.trials
+    ]
+
+
+def search_through_a_cut(folder: str) -> None:
+    """Every trial reports what it does in an undisturbed search, and none has failed."""
+    whole = search("", f"{folder}/whole")
+    assert [state for _, state, _, _ in whole] == ["finished"] * 8, whole
+    assert search(folder, f"{folder}/disturbed") == whole
+    assert Path(folder, "cut").exists()
+    assert not list(Path(folder).glob("disturbed/search/*/error.txt"))
+    orca.stop_orca_context()
+    print("end of search")
+
+
 def main() -> None:
     address, secret, folder, what = sys.argv[1:]
     orca.init_orca_context("join", num_nodes=2, address=address, secret_file=secret)
     if what == "cut":
         train_through_a_cut(folder)
+        return
+    if what == "search":
+        search_through_a_cut(folder)
         return
     x, y = checks.rows(30)
     for name in ("adam", "whole-norm"):

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from processes import wait_until
+from processes import SILENCE, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 SCRIPT = Path(__file__).with_name("scripts_join.py")
 HOSTS = 3  # the driver and two agents
+SLOW = ["tbf", "rate", "10mbit", "burst", "16kb", "latency", "50ms"]
 
 
 def ip(*arguments: str) -> None:
@@ -62,7 +63,7 @@ def joined(
     secret.write_text(secrets.token_hex(32))
     env = private_env | {
         "PYTHONPATH": os.pathsep.join(sys.path),
-        "ORCA_SILENCE": "2",
+        "ORCA_SILENCE": SILENCE,
         "ORCA_PEER_TIMEOUT": "2",
     }
     address = "10.78.0.1:7700"
@@ -91,9 +92,13 @@ def joined(
             process.wait()
 
 
-def test_workers_of_two_machines_train_as_one_process(
-    hosts: list[str], private_env: dict[str, str], tmp_path: Path
+@pytest.mark.parametrize("link", ["quick", "slow"])
+def test_f14_workers_of_two_machines_train_as_one_process(
+    link: str, hosts: list[str], private_env: dict[str, str], tmp_path: Path
 ) -> None:
+    if link == "slow":
+        for host in hosts:
+            ip("netns", "exec", host, "tc", "qdisc", "add", "dev", "eth0", "root", *SLOW)
     with joined(hosts, private_env, tmp_path, "train") as (driver, agents):
         output, errors = driver.communicate(timeout=120)
         assert driver.returncode == 0, errors
@@ -110,6 +115,32 @@ def cut(host: str, hook: str) -> None:
     )
 
 
+def cut_when_asked(
+    tmp_path: Path,
+    hosts: list[str],
+    driver: subprocess.Popen[str],
+    hooks: tuple[str, ...],
+    of_who_asked: bool = True,
+) -> None:
+    mark = tmp_path / "cut"
+    wait_until(lambda: mark.exists() or driver.poll() is not None, "a worker asks for a cut")
+    assert driver.poll() is None, driver.communicate()
+    where = mark.read_text()
+    places = [
+        subprocess.check_output(
+            ["ip", "netns", "exec", host, "readlink", "/proc/self/ns/net"], text=True
+        ).strip()
+        for host in hosts[1:]
+    ]
+    index = places.index(where) if of_who_asked else 1 - places.index(where)
+    for hook in hooks:
+        cut(hosts[1 + index], hook)
+
+
+needs_nft = pytest.mark.skipif(shutil.which("nft") is None, reason="nft is not installed")
+
+
+@needs_nft
 @pytest.mark.parametrize("of_rank_0", [True, False], ids=["rank-0", "the-other"])
 @pytest.mark.parametrize("hooks", [("input", "output"), ("input",), ("output",)], ids="-".join)
 def test_f11_f12_a_machine_that_is_cut_off_is_done_without(
@@ -120,24 +151,31 @@ def test_f11_f12_a_machine_that_is_cut_off_is_done_without(
     tmp_path: Path,
 ) -> None:
     """Its ranks, too, lose the others; only the side that reaches the driver goes on."""
-    if shutil.which("nft") is None:
-        pytest.skip("nft is not installed")
     with joined(hosts, private_env, tmp_path, "cut") as (driver, agents):
-        mark = tmp_path / "cut"
-        wait_until(lambda: mark.exists() or driver.poll() is not None, "it trains")
-        assert driver.poll() is None, driver.communicate()
-        where = mark.read_text()
-        places = [
-            subprocess.check_output(
-                ["ip", "netns", "exec", host, "readlink", "/proc/self/ns/net"], text=True
-            ).strip()
-            for host in hosts[1:]
-        ]
-        index = places.index(where) if of_rank_0 else 1 - places.index(where)
-        for hook in hooks:
-            cut(hosts[1 + index], hook)
+        cut_when_asked(tmp_path, hosts, driver, hooks, of_rank_0)
         output, errors = driver.communicate(timeout=120)
         assert driver.returncode == 0, errors
         assert output.endswith("end of cut\n")
         assert "lost with its node" in errors
+        assert [agent.wait(30) for agent in agents] == [0, 0]
+
+
+@needs_nft
+@pytest.mark.parametrize(
+    "hooks",
+    [
+        ("input", "output"),
+        pytest.param(("input",), marks=pytest.mark.long),
+        pytest.param(("output",), marks=pytest.mark.long),
+    ],
+    ids="-".join,
+)
+def test_f11_f12_trials_of_a_machine_that_is_cut_off_run_on_the_other(
+    hooks: tuple[str, ...], hosts: list[str], private_env: dict[str, str], tmp_path: Path
+) -> None:
+    with joined(hosts, private_env, tmp_path, "search") as (driver, agents):
+        cut_when_asked(tmp_path, hosts, driver, hooks)
+        output, errors = driver.communicate(timeout=120)
+        assert driver.returncode == 0, errors
+        assert output.endswith("end of search\n")
         assert [agent.wait(30) for agent in agents] == [0, 0]

@@ -12,14 +12,15 @@ import pytest
 import checks_faults
 import mutants
 from checks_faults import FAULTS, MUTANTS, NOT_HERE, NOTICED
+from processes import SILENCE
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.usefixtures("local_context")]
 
 
 @pytest.fixture(autouse=True)
 def scaled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limits are a tenth of the usual ones."""
-    monkeypatch.setenv("ORCA_SILENCE", "0.5")
+    """Silence is noticed after less than usual."""
+    monkeypatch.setenv("ORCA_SILENCE", SILENCE)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

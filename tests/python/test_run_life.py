@@ -23,6 +23,7 @@ from orca.context import active_context
 from orca.errors import FailedPreconditionError, InvalidArgumentError, WorkerFailedError
 from processes import (
     SAFETY_SECONDS,
+    SILENCE,
     agent_of,
     anonymous,
     descendants,
@@ -42,8 +43,8 @@ FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1")
 
 @pytest.fixture
 def environment(private_env: dict[str, str]) -> dict[str, str]:
-    """For programs of our own; limits are a tenth of the usual ones."""
-    return private_env | {"PYTHONPATH": os.pathsep.join(sys.path), "ORCA_SILENCE": "0.5"}
+    """For programs of our own; silence is noticed after less than usual."""
+    return private_env | {"PYTHONPATH": os.pathsep.join(sys.path), "ORCA_SILENCE": SILENCE}
 
 
 @contextlib.contextmanager
@@ -297,7 +298,7 @@ def test_a_worker_killed_for_memory_is_told_apart(
 
 @pytest.fixture
 def own_context(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("ORCA_SILENCE", "0.5")
+    monkeypatch.setenv("ORCA_SILENCE", SILENCE)
     orca.init_orca_context("local", cores=2)
     agent = agent_of(os.getpid())
     yield
@@ -311,7 +312,8 @@ def test_a_dead_agent_ends_its_runs_and_the_next_context_works(
 ) -> None:
     """F51: at once, naming it; its workers go, too."""
     future = orca.submit(checks.hangs, args=(str(tmp_path),), workers=2)
-    wait_until(lambda: (tmp_path / "rank-1").exists(), "it runs")
+    wait_until(lambda: (tmp_path / "rank-1").exists() or future.done(), "it runs")
+    assert not future.done(), future.exception()
     agent = agent_of(os.getpid())
     others = descendants(agent)
     os.kill(agent, signal.SIGKILL)
@@ -331,7 +333,8 @@ def test_a_dead_agent_ends_its_runs_and_the_next_context_works(
 def test_a_run_is_told_when_its_context_is_stopped(own_context: None, tmp_path: Path) -> None:
     """F44"""
     future = orca.submit(checks.hangs, args=(str(tmp_path),), workers=2)
-    wait_until(lambda: (tmp_path / "rank-1").exists(), "it runs")
+    wait_until(lambda: (tmp_path / "rank-1").exists() or future.done(), "it runs")
+    assert not future.done(), future.exception()
     orca.stop_orca_context()
     error = future.exception(SAFETY_SECONDS)
     assert isinstance(error, WorkerFailedError)
@@ -344,7 +347,7 @@ def test_a_call_does_not_take_a_worker_from_another_when_it_begins_anew(
     on_failure: str, world: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F44: while some of its ranks still stop, those that have stopped are free."""
-    monkeypatch.setenv("ORCA_SILENCE", "0.5")
+    monkeypatch.setenv("ORCA_SILENCE", SILENCE)
     with orca.init_orca_context("local", cores=4):
         first = orca.submit(
             checks.dies_once_and_lingers, args=(str(tmp_path),), workers=3, on_failure=on_failure
@@ -384,6 +387,10 @@ def test_a_with_statement_stops_also_after_an_error() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (
+            {"num_nodes": 2, "address": "h:1"},
+            'num_nodes and address have no effect with cluster_mode="local"',
+        ),
         ({"cluster_mode": "yarn"}, 'cluster_mode="yarn" is not in this release; give "local"'),
         ({"cores": 0}, "cores 0 is not a positive whole number"),
         ({"cores": -2}, "cores -2 is not a positive whole number"),

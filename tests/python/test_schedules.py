@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from checks_faults import STEPS, Event, Trained, check_once, train
-from processes import descriptors, wait_until
+from processes import SILENCE, descriptors, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.usefixtures("local_context")]
 
@@ -45,7 +45,7 @@ def drawn(seed: int) -> tuple[int, str, list[Event]]:
 
 
 def test_schedules_of_deaths_change_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ORCA_SILENCE", "0.5")  # As the context's.
+    monkeypatch.setenv("ORCA_SILENCE", SILENCE)  # As the context's.
     before = descriptors()
     seed = int(os.environ.get("ORCA_TEST_SEED") or secrets.randbits(32))
     count = int(os.environ.get("ORCA_SCHEDULES") or 20)
