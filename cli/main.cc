@@ -81,6 +81,16 @@ int Ps(Arguments /*arguments*/) {
   return 0;
 }
 
+// What workers write must not control the terminal.
+void PrintLines(const std::string& text, const std::string& before = "") {
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    std::puts((before + orca::tune::OneLine(text.substr(at, end - at), text.size())).c_str());
+    at = end + 1;
+  }
+  std::fflush(stdout);
+}
+
 void Print(const orca::runtime::Record& record) {
   const std::string who = record.rank < 0 ? "" : fmt::format("[rank {}] ", record.rank);
   const std::string time = LocalTime(record.time, "%H:%M:%S");
@@ -90,14 +100,7 @@ void Print(const orca::runtime::Record& record) {
     for (const auto& [name, value] : record.numbers)
       text += fmt::format(" {}={:.15g}", name, value);
   }
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = std::min(text.find('\n', at), text.size());
-    // A worker's words must not steer the terminal.
-    const std::string line = orca::tune::OneLine(text.substr(at, end - at), text.size());
-    std::puts(fmt::format("{} {}{}", time, who, line).c_str());
-    at = end + 1;
-  }
-  std::fflush(stdout);
+  PrintLines(text, fmt::format("{} {}", time, who));
 }
 
 int Logs(Arguments arguments) {
@@ -124,18 +127,18 @@ int Stacks(Arguments arguments) {
                 fmt::format("run {} is {}; only a running one has stacks", run.id, state.state));
   const auto deadline = orca::Deadline::After(std::chrono::seconds(10));
   const auto door = orca::net::ConnectUnix(state.door, deadline);
-  bool any = false;
+  std::string stacks;
   std::array<char, 4096> text{};
   for (pollfd ready{.fd = door.get(), .events = POLLIN, .revents = 0};;) {
     if (::poll(&ready, 1, static_cast<int>(deadline.Left().count())) == 0)
       throw Error(Code::kTimeout, fmt::format("run {} gave no answer within 10 s", run.id));
     const ssize_t got = ::read(door.get(), text.data(), text.size());
     if (got == 0) break;
-    if (got > 0) std::fwrite(text.data(), 1, static_cast<std::size_t>(got), stdout);
+    if (got > 0) stacks.append(text.data(), static_cast<std::size_t>(got));
     if (got < 0 && errno != EINTR && errno != EAGAIN) break;
-    any = any || got > 0;
   }
-  if (!any) std::puts(fmt::format("run {} runs no function now", run.id).c_str());
+  PrintLines(stacks);
+  if (stacks.empty()) std::puts(fmt::format("run {} runs no function now", run.id).c_str());
   return 0;
 }
 

@@ -86,6 +86,12 @@ def init_orca_context(
         raise InvalidArgumentError(
             f"num_nodes {num_nodes} is not positive; give how many to wait for"
         )
+    if not joining:
+        others = {"num_nodes": num_nodes != 1, "address": address, "secret_file": secret_file}
+        if given := [name for name, value in others.items() if value]:
+            raise InvalidArgumentError(
+                f'{" and ".join(given)} have no effect with cluster_mode="local"; leave them out, or give "join"'
+            )
     with _lock:
         if _current is not None:
             raise FailedPreconditionError(

@@ -16,6 +16,7 @@ from orca._native import _core
 from orca.errors import ResourceExhaustedError, UnavailableError
 
 __all__ = [
+    "cache",
     "check_archive",
     "home",
     "is_own",
@@ -72,11 +73,25 @@ def home() -> Path:
     """Orca's folder of this user: ``$ORCA_HOME``, else ``.orca`` in the home directory. See ``make_private``."""
     if given := os.environ.get("ORCA_HOME"):
         return Path(given)
-    user = os.environ.get("HOME")
-    if not user:
-        with contextlib.suppress(KeyError):  # A number without a name, in a container say.
-            user = pwd.getpwuid(os.geteuid()).pw_dir
+    user = _user_folder()
     return Path(f"{user}/.orca" if user else f"{_FOR_ALL}/orca-{os.geteuid()}")
+
+
+def cache() -> Path:
+    """Where to keep what can be made again: ``$XDG_CACHE_HOME``, else ``.cache`` in the home directory."""
+    if given := os.environ.get("XDG_CACHE_HOME"):
+        return Path(given)
+    user = _user_folder()
+    return Path(user, ".cache") if user else home() / "cache"
+
+
+def _user_folder() -> str:
+    """The home directory; empty for a number without a name, in a container say."""
+    if given := os.environ.get("HOME"):
+        return given
+    with contextlib.suppress(KeyError):
+        return pwd.getpwuid(os.geteuid()).pw_dir
+    return ""
 
 
 def make_private(path: str | os.PathLike[str]) -> Path:
@@ -115,17 +130,22 @@ def make_private(path: str | os.PathLike[str]) -> Path:
 
 
 def is_own(file: Any) -> bool:
-    """Whether no other user could have written an open file, or can put another one in its place."""
+    """Whether no other user could have written an open file, or put another one in its place."""
     found = os.fstat(file.fileno())
-    folder = Path(file.name).resolve().parent.stat()
-    writers = stat.S_IWOTH if found.st_gid == os.getegid() else stat.S_IWOTH | stat.S_IWGRP
-    is_open = folder.st_mode & stat.S_IWOTH and not folder.st_mode & stat.S_ISVTX
+    # Where it is, and not where links of its name lead to by now.
+    folder = Path(f"/proc/self/fd/{file.fileno()}").readlink().parent.stat()
     return (
         found.st_uid == os.geteuid()
-        and not found.st_mode & writers
+        and not _others_may_write(found)
         and folder.st_uid in (0, os.geteuid())
-        and not is_open
+        and (not _others_may_write(folder) or bool(folder.st_mode & stat.S_ISVTX))
     )
+
+
+def _others_may_write(found: os.stat_result) -> bool:
+    """A group with the user's number is the user's own; of any other group there may be more members."""
+    writers = stat.S_IWOTH if found.st_gid == os.geteuid() else stat.S_IWOTH | stat.S_IWGRP
+    return bool(found.st_mode & writers)
 
 
 def _name_of(uid: int) -> str:

@@ -132,7 +132,7 @@ def check_a_model_with_state_is_the_one_that_was_measured() -> None:
 
 def check_batches_have_32_rows_or_batch_size() -> None:
     est = auto("batches", weight)
-    space = {"lr": 0.05, "unused": hp.grid_search([1])}
+    space = {"lr": hp.grid_search([0.05])}
     est.fit(ones(80), epochs=2, validation_data=ones(8), search_space=space)
     expected = losses({"lr": 0.05}, 2, 3)
     assert [value for _, value in est.trials[0].reports] == pytest.approx(expected, rel=1e-4)

@@ -386,6 +386,45 @@ def test_a_key_that_nothing_reads_is_an_error_that_names_it(
     assert early.endswith("has read no 'droput', 'hiden' of search_space")
 
 
+def test_a_key_that_not_even_a_function_reads_is_an_error(tmp_path: Path) -> None:
+    est = AutoEstimator.from_torch(
+        model_creator=lambda config: nn.Linear(4, 1),
+        optimizer="SGD",
+        loss=nn.MSELoss(),
+        logs_dir=str(tmp_path),
+    )
+    space = {
+        "lr": hp.sample_from(lambda spec: 0.1 * spec.config["base"]),
+        "base": hp.choice([1, 2]),
+        "hiden": 8,
+        "batch_size": 16,
+    }
+    with pytest.raises(InvalidArgumentError, match="'hiden' of search_space had no effect"):
+        est.fit(pairs(), validation_data=pairs(), metric="mse", search_space=space, seed=1)
+
+
+def test_an_optimizer_of_another_model_fails_its_trials(tmp_path: Path) -> None:
+    def optimizer(model: nn.Module, config: dict[str, Any]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(nn.Linear(7, 5).parameters(), config["lr"])
+
+    est = AutoEstimator.from_torch(
+        model_creator=lambda config: nn.Linear(4, 1),
+        optimizer=optimizer,
+        loss=nn.MSELoss(),
+        logs_dir=str(tmp_path),
+    )
+    with pytest.raises(
+        FailedPreconditionError, match="SGD updates 2 tensors that the model does not have"
+    ):
+        est.fit(
+            pairs(),
+            validation_data=pairs(),
+            metric="mse",
+            search_space={"lr": 0.1, "batch_size": 16},
+            n_sampling=2,
+        )
+
+
 @pytest.mark.parametrize("root", ["bigdl", "zoo"])
 def test_under_the_old_roots_a_key_that_nothing_reads_is_a_warning(
     root: str, tmp_path: Path
@@ -444,7 +483,11 @@ def columns_of(config: dict[str, Any]) -> DataLoader[Any]:
         ),
         ({}, columns_of, {"rows": hp.grid_search([32, 64, 64, 32])}),
         ({"model_creator": everything}, pairs(), {"size_float": hp.uniform(1, 2)}),
-        ({}, pairs(), {"base": hp.choice([1, 2]), "lr": hp.sample_from(lambda s: 0.1)}),
+        (
+            {},
+            pairs(),
+            {"base": hp.choice([1, 2]), "lr": hp.sample_from(lambda s: 0.1 * s.config.base)},
+        ),
     ],
     ids=["late", "all", "condition", "loss", "data", "float", "function"],
 )

@@ -90,7 +90,7 @@ def fit(est: AutoEstimator, how: list[str], **changes: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["hangs", "stops", "dies", "raises"])
-def test_a_trial_in_trouble_fails_and_the_other_ends(how: str, tmp_path: Path) -> None:
+def test_f47_a_trial_in_trouble_fails_and_the_other_ends(how: str, tmp_path: Path) -> None:
     est = auto(tmp_path, times=99)
     # Those that are dead or stopped are noticed without a limit.
     fit(est, [how, "well"], trial_timeout=20 if how == "hangs" else None)
@@ -106,7 +106,7 @@ def test_a_trial_in_trouble_fails_and_the_other_ends(how: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("how", ["hangs", "stops", "dies", "raises"])
-def test_a_trial_in_trouble_is_run_again_from_its_last_epoch(how: str, tmp_path: Path) -> None:
+def test_f47_a_trial_in_trouble_is_run_again_from_its_last_epoch(how: str, tmp_path: Path) -> None:
     est = auto(tmp_path, times=1)
     fit(est, [how, "well"], retries=2, trial_timeout=20)
     by_how = {trial.config["how"]: trial for trial in est.trials}

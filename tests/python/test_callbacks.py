@@ -7,7 +7,7 @@ import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -52,6 +52,40 @@ def test_a_csv_file_has_the_statistics_that_fit_returns(workers: int, tmp_path: 
     assert float(lines_of(path)[3]["train_loss"]) == more[0]["train_loss"]
     assert lines_of(path)[3]["val_loss"] == ""
     est.shutdown()
+
+
+def test_a_csv_file_has_the_mode_of_other_files_and_may_be_a_link(tmp_path: Path) -> None:
+    est, path = checks.estimator(1), tmp_path / "link.csv"
+    path.symlink_to(tmp_path / "log.csv")
+    other = tmp_path / "other"
+    other.touch()
+    est.fit(checks.rows(8), epochs=2, batch_size=8, callbacks=[CSVLogger(str(path))])
+    assert path.is_symlink()
+    assert len(lines_of(tmp_path / "log.csv")) == 2
+    assert (tmp_path / "log.csv").stat().st_mode == other.stat().st_mode
+    est.shutdown()
+
+
+def test_a_csv_file_that_cannot_be_written_costs_no_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "folder/log.csv"
+    path.parent.mkdir()
+    logger = CSVLogger(str(path))
+    logger.before_run(Rank0)
+    path.unlink()
+    path.parent.rmdir()
+    path.parent.touch()
+    logger.after_train_epoch(Rank0)
+    assert "log.csv has no line for epoch 1: " in caplog.text
+    assert "training continues" in caplog.text
+
+
+class Rank0:
+    """What a callback sees of a runner."""
+
+    rank, is_resumed = 0, False
+    epoch_stats: ClassVar[dict[str, Any]] = {"epoch": 1, "train_loss": 0.5}
 
 
 class OwnSteps(MainCallback):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import math
 import pickle
 import random
 from collections.abc import Callable
@@ -15,6 +18,7 @@ import torch
 import checks_estimator as checks
 from orca.adapters.torch.records import read_file
 from orca.adapters.torch.wrappers import TorchModel
+from orca.automl.trial_search import _checked, _read_checked
 from orca.errors import InvalidArgumentError, UnavailableError
 from orca.files import check_archive, read_sealed, sealed
 
@@ -128,6 +132,25 @@ def test_the_weights_of_trials_are_checked(tmp_path: Path) -> None:
         read_file(tmp_path / "none")
 
 
+def test_the_record_of_a_trials_best_is_checked(tmp_path: Path) -> None:
+    path = tmp_path / "best.json"
+    known = {"value": 0.25, "config": {"lr": 0.1, "name": "\u00e4", "n": math.inf}, "study": {}}
+    whole = _checked(json.dumps(known)).encode()
+    path.write_bytes(whole)
+    assert _read_checked(path) == known
+    for at in range(whole.index(b"crc32")):
+        changed = bytearray(whole)
+        changed[at] ^= 1 << at % 8
+        path.write_bytes(changed)
+        with contextlib.suppress(UnavailableError):
+            assert _read_checked(path) == known  # Only a space has changed.
+    path.write_bytes(whole.replace(b"0.25", b"0.24"))
+    with pytest.raises(UnavailableError, match=r"best\.json is damaged: its checksum is"):
+        _read_checked(path)
+    path.write_text(json.dumps(known))  # As it was before there was a checksum.
+    assert _read_checked(path) == known
+
+
 def test_a_saved_torch_model_is_checked(tmp_path: Path) -> None:
     path = tmp_path / "model"
     model = TorchModel(torch.nn.Linear(20, 2))
@@ -137,6 +160,15 @@ def test_a_saved_torch_model_is_checked(tmp_path: Path) -> None:
     path.write_bytes(whole)
     with pytest.raises(UnavailableError, match="checksum"):
         TorchModel.loadModel(path)
+
+
+def test_a_saved_torch_model_that_another_user_may_have_written_needs_trust(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    TorchModel(torch.nn.Linear(20, 2)).saveModel(path)
+    path.chmod(0o646)
+    with pytest.raises(InvalidArgumentError, match=r"model is a pickle .*trust=True"):
+        TorchModel.loadModel(path)
+    assert TorchModel.loadModel(path, trust=True).to_pytorch().in_features == 20
 
 
 def test_archives_of_numpy_are_checked(tmp_path: Path) -> None:

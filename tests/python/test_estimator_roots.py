@@ -313,4 +313,6 @@ def test_the_batch_size_of_a_loader_is_said(caplog: pytest.LogCaptureFixture) ->
         call(loader, batch_size=4)
         call(loader)
         assert "batch_size" not in caplog.text
+    est.fit(loader, batch_size=4, validation_data=checks.loader({"rows": 8}, 2))
+    assert "batch_size=4 has no effect on a DataLoader, which gives batches of 2" in caplog.text
     est.shutdown()

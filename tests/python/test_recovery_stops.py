@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -79,6 +80,8 @@ import numpy as np, torch
 from torch import nn
 import orca
 from orca.learn.pytorch import Estimator
+from orca.learn.pytorch.callbacks.csv import CSVLogger
+from orca.learn.pytorch.callbacks.model_checkpoint import ModelCheckpoint
 from bigdl.orca.learn.pytorch import Estimator as OldEstimator
 def main():
     orca.init_orca_context("local", cores=1)
@@ -86,7 +89,9 @@ def main():
         estimator = kind.from_torch(model=nn.Linear(100, 100), optimizer=lambda m, c: torch.optim.SGD(m.parameters(), 0.1),
                                     loss=nn.MSELoss(), backend="spark", model_dir=sys.argv[1])
         x = np.ones((8, 100), np.float32)
-        (epoch,) = estimator.fit((x, x), epochs=1, batch_size=8)
+        folder = f"{sys.argv[1]}/{kind.__module__}"
+        callbacks = [CSVLogger(f"{folder}.csv"), ModelCheckpoint(f"{folder}/model")]
+        (epoch,) = estimator.fit((x, x), epochs=1, batch_size=8, callbacks=callbacks)
         assert epoch["train_loss"] > 0, epoch
         assert estimator.save(sys.argv[2])
     orca.stop_orca_context()
@@ -117,3 +122,4 @@ def test_f21_a_disk_that_is_full_at_the_end_does_not_cost_the_training(tmp_path,
     said = [line for line in done.stderr.splitlines() if "state.pkl: [Errno 28]" in line]
     assert len(said) == 2, done.stderr
     assert "make room, and call save(path)" in said[0]
+    assert re.search(r"the checkpoint was not written to .*: .*; training continues", done.stderr)

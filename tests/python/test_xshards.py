@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import os
 import pickle
+import signal
 import stat
 import weakref
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +23,12 @@ import pytest
 
 import orca
 from orca.data import Shard, SharedValue, SparkXShards, XShards
-from orca.errors import InvalidArgumentError
+from orca.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UnavailableError,
+    WorkerFailedError,
+)
 
 ROOTS = ["orca", "bigdl.orca", "zoo.orca"]
 
@@ -344,6 +352,57 @@ def test_pickles_are_written_whole_and_read_again(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["saved"]
 
 
+def test_every_flipped_bit_of_saved_pickles_is_noticed(tmp_path: Path) -> None:
+    folder = f"{tmp_path}/saved"
+    SparkXShards([[{"x": np.arange(20.0)}, "a"], ["b"]]).save_pickle(folder)
+    assert XShards.load_pickle(folder, trust=True).collect()[1:] == ["a", "b"]
+    part = Path(folder, "part-00000")
+    whole = part.read_bytes()
+    for at in range(0, len(whole), 7):
+        changed = bytearray(whole)
+        changed[at] ^= 1 << at % 8
+        part.write_bytes(changed)
+        with pytest.raises(UnavailableError, match=r"part-00000 is damaged: its checksum is"):
+            XShards.load_pickle(folder, trust=True)
+    part.unlink()
+    with pytest.raises(UnavailableError, match="incomplete: part-00000 is missing"):
+        XShards.load_pickle(folder, trust=True)
+
+
+def test_damaged_pickles_without_checksums_are_named(tmp_path: Path) -> None:
+    """As the originals wrote them."""
+    folder = tmp_path / "saved"
+    SparkXShards([[{"x": "\u00e4" * 20}]]).save_pickle(str(folder))
+    (folder / "_SUCCESS").write_text("")
+    part = folder / "part-00000"
+    whole = part.read_bytes()
+    assert XShards.load_pickle(str(folder), trust=True).num_partitions() == 1
+    for at in range(len(whole)):
+        part.write_bytes(whole[:at] + b"\xff" + whole[at + 1 :])
+        # A length that cannot be, or the name of another class, is what it is.
+        with contextlib.suppress(UnavailableError, MemoryError, AttributeError, ImportError):
+            XShards.load_pickle(str(folder), trust=True)
+    part.write_bytes(whole[:-3])
+    with pytest.raises(UnavailableError, match="part-00000: shard 0 is damaged"):
+        XShards.load_pickle(str(folder), trust=True)
+
+
+def test_threads_that_save_to_one_folder_leave_a_whole_one(tmp_path: Path) -> None:
+    folder = tmp_path / "saved"
+
+    def save(number: int) -> bool:
+        try:
+            SparkXShards([[number] * 50]).save_pickle(str(folder))
+        except FailedPreconditionError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as threads:
+        assert sum(threads.map(save, range(8))) == 1
+    assert len(set(XShards.load_pickle(str(folder), trust=True).collect())) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+
+
 def test_pickles_are_written_to_any_file_system(tmp_path: Path) -> None:
     made = SparkXShards([[np.arange(3)], ["a"]])
     folder = (
@@ -352,13 +411,34 @@ def test_pickles_are_written_to_any_file_system(tmp_path: Path) -> None:
     made.save_pickle(folder)
     assert XShards.load_pickle(folder, trust=True).collect()[1] == "a"
     (tmp_path / "saved/part-00001").write_bytes(b"\x80\x05cut")
-    with pytest.raises(orca.errors.UnavailableError, match="part-00001: shard 0 is damaged"):
+    with pytest.raises(
+        orca.errors.UnavailableError, match="part-00001 is damaged: its checksum is"
+    ):
         XShards.load_pickle(folder, trust=True)
     (tmp_path / "saved/_SUCCESS").unlink()
     with pytest.raises(orca.errors.FailedPreconditionError, match="not written to its end"):
         XShards.load_pickle(folder, trust=True)
     with pytest.raises(InvalidArgumentError, match=r"nowhere:// of .* is not known"):
         made.save_pickle("nowhere://a/b")
+
+
+@pytest.mark.parametrize("times", [1, 9])
+def test_a_worker_that_dies_in_a_transformation_is_replaced(times: int, tmp_path: Path) -> None:
+    """As a task of Spark: some deaths are survived, and one after the other ends the call."""
+
+    def doubled(value: int) -> int:
+        if value == 3 and len(list(tmp_path.iterdir())) < times:
+            (tmp_path / f"{os.getpid()}").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 2 * value
+
+    shards = SparkXShards([[1], [2], [3], [4]])
+    if times == 1:
+        assert shards.transform_shard(doubled).collect() == [2, 4, 6, 8]
+        return
+    with pytest.raises(WorkerFailedError, match="SIGKILL"):
+        shards.transform_shard(doubled).collect()
+    assert 2 <= len(list(tmp_path.iterdir())) <= 4
 
 
 class Marks:
@@ -379,6 +459,7 @@ def test_pickles_of_another_user_run_no_code_unless_they_are_trusted(
     mark, part = tmp_path / "ran", tmp_path / "saved/part-00000"
     SparkXShards([[1]]).save_pickle(str(tmp_path / "saved"))
     part.write_bytes(pickle.dumps(Marks(mark)))
+    (tmp_path / "saved/_SUCCESS").write_text("")  # Without checksums, as the originals.
     kinds = (RuntimeError, ValueError, AssertionError)
     own = stat.S_IMODE(part.stat().st_mode)
     if root != "orca":  # What is this user's own loads as it did.

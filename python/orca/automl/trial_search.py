@@ -12,6 +12,7 @@ import secrets
 import threading
 import time
 import traceback
+import zlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,7 +26,13 @@ from orca.automl.folders import folder_name, folders_by_number
 from orca.automl.mirror import Mirror
 from orca.automl.search.tensorboardlogger import TensorboardLogger
 from orca.context import OrcaContext
-from orca.errors import ContextLostError, FailedPreconditionError, OrcaError, WorkerFailedError
+from orca.errors import (
+    ContextLostError,
+    FailedPreconditionError,
+    OrcaError,
+    UnavailableError,
+    WorkerFailedError,
+)
 from orca.files import make_lasting, write_content
 from orca.tune import Study, Trial, live
 
@@ -119,8 +126,9 @@ class Search:
         self._busy: set[int] = set()  # Threads with a trial.
         self._desk = _Desk()
         self._is_stopped = False
-        # Keys that no trial has read; what functions of sample_from read of them is not known.
-        self._unread = set() if study.space.has_functions else set(keys)
+        self._unread = set(
+            keys
+        )  # Those that neither a trial nor a function of sample_from has read.
         self._has_read = False  # Whether a trial has told what it read.
         self._id = secrets.token_hex(3)[:5]
         self._began = time.time()
@@ -226,7 +234,7 @@ class Search:
             return None
         weights = max(there, key=_age)
         try:
-            known = json.loads(weights.with_suffix(".json").read_text())
+            known = _read_checked(weights.with_suffix(".json"))
         except FileNotFoundError:  # Its configuration was always the same.
             loss = min((self._loss(value) for _, value in trial.reports), default=math.inf)
             return Best(loss, trial.number, weights, trial.config)
@@ -438,7 +446,8 @@ class Search:
         with self._changed:
             is_first, self._has_read = not self._has_read, True
             for key in list(self._unread):
-                if not run.trial.read.isdisjoint((key, _name_for_creators(key))):
+                names = {key, _name_for_creators(key)}
+                if names & run.trial.read or key in self._study.space.read:
                     self._unread.discard(key)
         if is_first and self._unread:
             _log.warning(
@@ -540,7 +549,7 @@ class Search:
             run.trial.save(run.weights)
             if self._study.changes_configs:
                 known = {"value": value, "config": run.config, "study": run.described}
-                _write_text(f"{run.folder}/best.json", json.dumps(known, default=str))
+                _write_text(f"{run.folder}/best.json", _checked(json.dumps(known, default=str)))
         leads = is_better and self._rank(run)
         report = (run.step, value, float(run.best), time.time() - run.began)
 
@@ -689,6 +698,28 @@ def _is_of_context(error: Exception) -> bool:
 def _is_of_node(error: Exception) -> bool:
     """Whether a trial's worker was lost with its node, while there are other nodes."""
     return isinstance(error, WorkerFailedError) and "was lost with its node: " in str(error)
+
+
+def _checked(record: str) -> str:
+    """A record of JSON with its checksum."""
+    return f'{record[:-1]}, "crc32": "{zlib.crc32(record.encode()):08x}"}}'
+
+
+def _read_checked(path: Path) -> dict[str, Any]:
+    """What ``_checked`` made, or a record of before that."""
+    content = path.read_bytes()
+    try:
+        known: dict[str, Any] = json.loads(content)
+        said = known.pop("crc32", None)
+        found = f"{zlib.crc32(json.dumps(known).encode()):08x}"
+        if said not in (None, found):
+            raise ValueError(f"its checksum is {found} instead of {said}")
+        known["value"], known["study"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UnavailableError(
+            f"{path} is damaged: {error}; remove it and best.ckpt beside it to go on without this trial's weights"
+        ) from error
+    return known
 
 
 def _listed(keys: Iterable[str]) -> str:

@@ -17,7 +17,9 @@ import copy
 import itertools
 import os
 import pickle
+import secrets
 import warnings
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -40,7 +42,12 @@ from orca.data.cells import (
     take_rows,
 )
 from orca.data.frames import Each, FrameOperations
-from orca.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
+from orca.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OrcaError,
+    UnavailableError,
+)
 from orca.files import is_own
 from orca.generations import BIGDL, ORCA, ZOO, Errors, Generation
 
@@ -463,16 +470,46 @@ class SparkXShards(FrameOperations, XShards):
                 raise FailedPreconditionError(f"{folder} exists already; give a new folder")
             above, _, name = folder.rpartition("/")
             # Where folders can be moved, they appear when they are whole; else the last file says so.
-            beside = f"{above or '.'}/.{name}.{os.getpid()}" if file.can_move(folder) else folder
+            # Several threads and processes may save to one path: one of them wins, the others get an error.
+            unique = f".{name}.{os.getpid()}.{secrets.token_hex(4)}"
+            beside = f"{above or '.'}/{unique}" if file.can_move(folder) else folder
             file.makedirs(beside)
-            for i, part in enumerate(self._partitions()):
-                with file.open_output(f"{beside}/part-{i:05d}") as stream:
-                    for cell in part:
-                        pickle.dump(cell.value(), stream, protocol=5)
-            file.write_text(f"{beside}/_SUCCESS", "")
-            if beside != folder:
-                file.move(beside, folder)
+            try:
+                self._write_parts(beside)
+                if beside != folder:
+                    file.move(beside, folder)
+            except BaseException as error:
+                if beside != folder:
+                    file.rmdir(beside)
+                    if isinstance(error, OSError) and file.exists(folder):
+                        raise FailedPreconditionError(
+                            f"{folder} exists by now: it was saved by another thread or process"
+                        ) from error
+                raise
             return self
+
+    def _write_parts(self, folder: str) -> None:
+        """Its last file has the checksums of the others."""
+        sums = []
+        for i, part in enumerate(self._partitions()):
+            name = f"part-{i:05d}"
+            with file.open_output(f"{folder}/{name}") as stream:
+                summing = _Summing(stream)
+                for cell in part:
+                    pickle.dump(cell.value(), summing, protocol=5)
+            sums.append(f"{summing.crc:08x} {name}\n")
+        file.write_text(f"{folder}/_SUCCESS", "".join(sums))
+
+
+class _Summing:
+    """Writes, and keeps the CRC-32 of what was written."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream, self.crc = stream, 0
+
+    def write(self, content: Any) -> int:
+        self.crc = zlib.crc32(content, self.crc)
+        return int(self._stream.write(content))
 
 
 class Results(list[Any]):
@@ -561,7 +598,10 @@ def on_workers(partitions: list[list[Any]], step: Any, *, keep: bool) -> list[An
         return [_work(part, step, keep) for part in partitions]
     workers = min(len(partitions), _context().native.cores)
     found: list[Any] = [None] * len(partitions)
-    for done in running.run(_work_on_mine, (partitions, step, keep), workers=workers):
+    # A worker that dies is replaced, and what it should have made is made again.
+    for done in running.run(
+        _work_on_mine, (partitions, step, keep), workers=workers, on_failure="restart"
+    ):
         for index, result in done:
             found[index] = result
     return found
@@ -665,7 +705,11 @@ def _load(folder: str, trust: bool, generation: Generation) -> list[Partition]:
             stacklevel=4,
         )
         trust = True
-    return [_load_part(f"{folder}/{name}", trust, generation) for name in parts]
+    # None in what the originals wrote.
+    sums = {name: crc for crc, name in map(str.split, file.open_text(f"{folder}/_SUCCESS"))}
+    if missing := sorted(sums.keys() - set(parts)):
+        raise UnavailableError(f"{folder} is incomplete: {missing[0]} is missing; save it again")
+    return [_load_part(f"{folder}/{name}", trust, generation, sums.get(name, "")) for name in parts]
 
 
 def _open_pickle(path: str, trust: bool, generation: Generation) -> Any:
@@ -684,17 +728,33 @@ def _open_pickle(path: str, trust: bool, generation: Generation) -> Any:
     )
 
 
-def _load_part(path: str, trust: bool, generation: Generation) -> Partition:
+def _load_part(path: str, trust: bool, generation: Generation, wanted: str) -> Partition:
     cells = []
     with _open_pickle(path, trust, generation) as stream:
+        if wanted:
+            _compare_sum(path, stream, wanted)
         while stream.peek(1):
             try:
                 cells.append(Cell(pickle.load(stream)))
-            except (EOFError, pickle.UnpicklingError) as error:
+            except (OSError, MemoryError, OrcaError, ImportError, AttributeError):
+                raise  # The last two are of a class that is not here.
+            except Exception as error:
                 raise UnavailableError(
-                    f"{path}: shard {len(cells)} is damaged: {error}; save it again"
+                    f"{path}: shard {len(cells)} is damaged: {type(error).__name__}: {error}; save it again"
                 ) from error
     return cells
+
+
+def _compare_sum(path: str, stream: Any, wanted: str) -> None:
+    crc = 0
+    while block := stream.read(1 << 20):
+        crc = zlib.crc32(block, crc)
+    if f"{crc:08x}" != wanted:
+        raise UnavailableError(
+            f"{path} is damaged: its checksum is {crc:08x} instead of {wanted}; use another copy of the folder, "
+            "or save it again"
+        )
+    stream.seek(0)
 
 
 # --- roots

@@ -138,6 +138,29 @@ class _DictView(dict[Any, Any]):
         return [self[key] for key in self]
 
 
+class _NotingView(_DictView):
+    """The whole configuration; notes which of its keys a function looks at."""
+
+    def __init__(self, config: dict[str, Any], read: set[str]) -> None:
+        super().__init__(config)
+        self._read = read
+
+    def __getitem__(self, key: Any) -> Any:
+        self._read.add(key)
+        return super().__getitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        self._read.add(str(key))
+        return super().__contains__(key)
+
+    def __iter__(self) -> Iterator[Any]:
+        self._read.update(dict.keys(self))
+        return super().__iter__()
+
+    def keys(self) -> Any:
+        return list(self)
+
+
 class _ListView(list[Any]):
     """A list of a configuration."""
 
@@ -322,6 +345,7 @@ class SearchSpace:
         native: The engine's space.
         names: The paths of all parameters.
         has_functions: Whether there is a ``sample_from``: the same point may then be another configuration.
+        read: The keys that functions of ``sample_from`` have looked at.
     """
 
     def __init__(self, space: Mapping[str, Any]) -> None:
@@ -332,6 +356,7 @@ class SearchSpace:
         self._parameters: list[Any] = []
         self._options: dict[str, list[tuple[Any, Any]]] = {}  # Labels and nodes, by path.
         self.has_functions = False
+        self.read: set[str] = set()
         self._root = self._walk(dict(space), "", None)
         self.names: list[str] = [parameter.name for parameter in self._parameters]
         if space and not self._parameters:
@@ -352,7 +377,7 @@ class SearchSpace:
         """
         config: dict[str, Any] = self._root.make(point)
         if self.has_functions:
-            _resolve(config, {} if made is None else made)
+            _resolve(config, {} if made is None else made, self.read)
         return config
 
     def constants(self) -> dict[str, Any]:
@@ -384,7 +409,7 @@ class SearchSpace:
         for name, value in foreign.items():
             _put_at(config, name, value)
         if self.has_functions:
-            _resolve(config, made)
+            _resolve(config, made, self.read)
         return config, moved
 
     def explored(
@@ -676,31 +701,34 @@ def _constants(node: Any, path: str) -> Iterator[tuple[str, Any]]:
                 yield from _constants(part, f"{path}[{i}]")
 
 
-def _resolve(config: dict[str, Any], made: dict[str, Any]) -> None:
+def _resolve(config: dict[str, Any], made: dict[str, Any], read: set[str]) -> None:
     """Calls the functions in ``config`` until none is left; some wait for the values of others."""
     for _ in range(_MAX_PASSES):
-        if (waiting := _fill(config, config, made)[1]) == 0:
+        if (waiting := _fill(config, config, made, read)[1]) == 0:
             return
     raise RecursiveDependencyError(
         f"{waiting} functions of sample_from still wait for each other after {_MAX_PASSES} passes"
     )
 
 
-def _fill(value: Any, config: dict[str, Any], made: dict[str, Any]) -> tuple[Any, int]:
+def _fill(
+    value: Any, config: dict[str, Any], made: dict[str, Any], read: set[str]
+) -> tuple[Any, int]:
     """``value`` with what its functions give now, and how many of them wait. Dicts and lists change in place."""
     if isinstance(value, _Pending):
         if value.path not in made:
+            spec = _DictView(config=_NotingView(config, read))
             try:
-                made[value.path] = _plain(value.function.call(_DictView(config=config)))
+                made[value.path] = _plain(value.function.call(spec))
             except _NotResolvedYet:
                 return value, 1
         return _copied(made[value.path]), 0
     waiting = 0
     if type(value) in (dict, list):
         for key in list(value) if type(value) is dict else range(len(value)):
-            value[key], more = _fill(value[key], config, made)
+            value[key], more = _fill(value[key], config, made, read)
             waiting += more
     elif type(value) is tuple:
-        parts = [_fill(part, config, made) for part in value]
+        parts = [_fill(part, config, made, read) for part in value]
         value, waiting = tuple(part for part, _ in parts), sum(more for _, more in parts)
     return value, waiting

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import nn
 from torch.utils.data import DataLoader
 
 from orca.adapters.torch.feeds import LoaderSource
@@ -105,4 +107,40 @@ def warn_of_batch_size(data: Any, batch_size: int | None) -> None:
     own = "of its own" if data.batch_size is None else f"of {data.batch_size} rows"
     _log.warning(
         "batch_size=%s has no effect on a DataLoader, which gives batches %s", batch_size, own
+    )
+
+
+def strangers(
+    trained: Mapping[str, torch.Tensor], owners: Iterable[Any], *, are_used: bool
+) -> list[str]:
+    """What the optimizers update, and neither the models nor the loss have.
+
+    Args:
+        trained: What the optimizers update, by name.
+        owners: Models and losses; those that are no modules have no parameters.
+        are_used: Whether there was a backward pass, so that what has a gradient is known to be used. Else
+            these are strangers only if there is nothing but strangers.
+    """
+    modules = [owner for owner in owners if isinstance(owner, nn.Module)]
+    known = {id(p) for module in modules for p in module.parameters()}
+    found = {name: p for name, p in trained.items() if id(p) not in known}
+    if not are_used and len(found) < len(trained):
+        return []
+    return [
+        f"{name} of shape {tuple(p.shape)}"
+        for name, p in found.items()
+        if not are_used or p.grad is None
+    ]
+
+
+def refuse_strangers(found: Sequence[str], optimizers: Iterable[Any]) -> None:
+    """Names what ``strangers`` found, if there is anything."""
+    if not found:
+        return
+    kinds = " and ".join(dict.fromkeys(type(optimizer).__name__ for optimizer in optimizers))
+    raise InvalidArgumentError(
+        f"{kinds} updates {len(found)} tensors that the model does not have, and the loss does not use: "
+        f"{', '.join(found[:4])}{', ...' if len(found) > 4 else ''}; make it with the parameters of "
+        "the model that from_torch gets, after all layers are in their places, or give a creator "
+        "f(model, config)"
     )

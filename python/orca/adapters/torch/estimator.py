@@ -204,7 +204,8 @@ class TorchEstimator(spark_estimator.Estimator, ray_estimator.Estimator):
                 f'on_nan {on_nan!r} is not known; give "raise", "skip" or "ignore"'
             )
         check_positive("epochs", epochs)
-        warn_of_batch_size(data, batch_size)
+        for rows in (data, validation_data):
+            warn_of_batch_size(rows, batch_size)
         if checkpoint_trigger is not None and self._model_dir is None:
             self._generation.has_no_effect(
                 "checkpoint_trigger has no effect without model_dir: no checkpoint is written; give "

@@ -25,6 +25,7 @@ from types import ModuleType
 import torch
 
 import orca
+from orca.files import cache
 
 __all__ = ["load_plugin", "use_kernels"]
 
@@ -76,9 +77,8 @@ def _cache_dir() -> Path:
     digest = hashlib.sha256(str(torch.__version__).encode())
     for file in _sources():
         digest.update(file.name.encode() + file.read_bytes())
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     tag = sysconfig.get_config_var("SOABI") or sys.implementation.cache_tag
-    return root / "orca" / f"torch-{_torch_version()}-{tag}-{digest.hexdigest()[:16]}"
+    return cache() / "orca" / f"torch-{_torch_version()}-{tag}-{digest.hexdigest()[:16]}"
 
 
 def _compiler() -> list[str]:

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
@@ -271,17 +271,29 @@ def write_file(path: Path, value: Any, *, is_private: bool = True, **options: An
 
 
 def write_last_state(path: Path, state: Any) -> None:
-    """Writes what a training has made. Where that fails it costs a warning, and not the training."""
+    """Writes what a training has made."""
+    write_or_log(
+        path,
+        state,
+        "the state after the training was not written to %s: %s; the estimator has it: make room, and call save(path)",
+    )
+
+
+def write_or_log(path: Path, value: Any, text: str, *, is_private: bool = True) -> None:
+    """As ``write_file``; a disk that is full costs an error in the log, and not the training.
+
+    Args:
+        path: The file.
+        value: What ``torch.save`` takes.
+        text: What to say, with places for the path and the reason.
+        is_private: Whether other users cannot read it.
+    """
     try:
-        write_file(path, state)
+        write_file(path, value, is_private=is_private)
     except (OSError, RuntimeError) as error:  # torch has words of its own for a full disk.
         cause = error.__context__
         why = cause if isinstance(cause, OSError) and not isinstance(error, OSError) else error
-        _log.warning(
-            "the state after the training was not written to %s: %s; the estimator has it: make room, and call save(path)",
-            path,
-            why,
-        )
+        _log.error(text, path, why)
 
 
 def load_file(path: Path, *, trust: bool, generation: Generation) -> Any:
@@ -307,19 +319,29 @@ def load_file(path: Path, *, trust: bool, generation: Generation) -> Any:
             return read_file(path, weights_only=not trust)
         except InvalidArgumentError as error:
             why = error
-    with path.open("rb") as file:
-        is_trusted = generation.trusts_pickles and is_own(file)
-    if not is_trusted:
-        raise InvalidArgumentError(
-            f"{path} is not tensors alone: loading it runs code of whoever wrote it; give "
-            "load(..., trust=True) if you trust that"
-        ) from why
-    warnings.warn(f"{path} is a pickle of this user's; loading it runs its code", stacklevel=2)
-    return load_file(path, trust=True, generation=generation)
+    with path.open(
+        "rb"
+    ) as file:  # What is loaded is what was looked at, whatever has this name by then.
+        if not (generation.trusts_pickles and is_own(file)):
+            raise InvalidArgumentError(
+                f"{path} is not tensors alone: loading it runs code of whoever wrote it; give "
+                "load(..., trust=True) if you trust that"
+            ) from why
+        warnings.warn(f"{path} is a pickle of this user's; loading it runs its code", stacklevel=2)
+        with _reading(path):
+            return _OnCpu(file).load() if is_plain else torch.load(file, "cpu", weights_only=False)
 
 
-def read_file(path: Path, *, weights_only: bool = True, **options: Any) -> Any:
+def read_file(
+    path: Path, opened: BinaryIO | None = None, *, weights_only: bool = True, **options: Any
+) -> Any:
     """What ``torch.save`` wrote, on the CPU.
+
+    Args:
+        path: The file.
+        opened: The same, if its owner was looked at.
+        weights_only: Whether to run no code of it.
+        options: Of ``torch.load``.
 
     Raises:
         UnavailableError: The file is damaged: a checksum differs, or it cannot be read.
@@ -331,7 +353,8 @@ def read_file(path: Path, *, weights_only: bool = True, **options: Any) -> Any:
         check_archive(path)
     with _reading(path):
         try:
-            return torch.load(path, "cpu", weights_only=weights_only, **options)
+            source = path if opened is None else opened
+            return torch.load(source, "cpu", weights_only=weights_only, **options)
         except pickle.UnpicklingError as error:
             if not weights_only:
                 raise

@@ -10,7 +10,7 @@ import numpy as np
 
 from orca import running
 from orca.adapters.torch.feeds import split_batch
-from orca.adapters.torch.records import write_file
+from orca.adapters.torch.records import write_or_log
 from orca.adapters.torch.session import Session
 from orca.adapters.torch.suspects import Suspects
 from orca.adapters.torch.trees import unpack
@@ -136,14 +136,19 @@ class Runner:
         del self._pocket[key]
 
     def save_checkpoint(self, path: str, save_weights_only: bool = False) -> None:
-        """Writes the state, on rank 0."""
+        """Writes the state, on rank 0. Where that fails, an error is logged and training continues."""
         state = self._session.state()
         if self.rank != 0:
             return
         tensors = unpack(state)
         if save_weights_only:
             tensors = {"epoch": tensors["epoch"], "models": tensors["models"]}
-        write_file(Path(path), tensors, is_private=False)
+        write_or_log(
+            Path(path),
+            tensors,
+            "the checkpoint was not written to %s: %s; training continues",
+            is_private=False,
+        )
 
     def remove_checkpoint(self, path: str) -> None:
         """Removes a file, on rank 0."""

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from orca import running
+from orca.adapters.torch.arguments import refuse_strangers, strangers
 from orca.adapters.torch.batch_norm import Share, has_batch_norms, join_batch_norms
 from orca.adapters.torch.block_state import BlockState
 from orca.adapters.torch.devices import CPU, copied_ahead, seed_cpu
@@ -191,9 +192,9 @@ class Session:
         parameters = self._trained()
         shares, self.reason = self._may_share(parameters)
         # What a loss of the user's knows beside the model has a gradient by now.
-        strangers = self._strangers(parameters, are_used=not self.blocks)
-        everybody = allgather_object((written, strangers))
-        self._refuse([s for s in strangers if all(s in others for _, others in everybody)])
+        found = self._strangers(parameters, are_used=not self.blocks)
+        everybody = allgather_object((written, found))
+        self._refuse([s for s in found if all(s in others for _, others in everybody)])
         if any(written for written, _ in everybody):
             shares, self.reason = False, "the model writes to its parameters"
         self._owned = parameters
@@ -368,35 +369,12 @@ class Session:
         return found
 
     def _strangers(self, trained: dict[str, nn.Parameter], *, are_used: bool) -> list[str]:
-        """What the optimizers update, and neither the models nor the loss have.
-
-        Args:
-            trained: What the optimizers update, by name.
-            are_used: Whether there was a backward pass, so that what has a gradient is known to be used. Else
-                these are strangers only if there is nothing but strangers.
-        """
+        """As ``strangers``, of this session's models and loss."""
         loss = None if self.criterion is None else self.criterion.loss
-        owners = [*self.models, *([loss] if isinstance(loss, nn.Module) else [])]
-        known = {id(p) for owner in owners for p in owner.parameters()}
-        found = {name: p for name, p in trained.items() if id(p) not in known}
-        if not are_used and len(found) < len(trained):
-            return []
-        return [
-            f"{name} of shape {tuple(p.shape)}"
-            for name, p in found.items()
-            if not are_used or p.grad is None
-        ]
+        return strangers(trained, [*self.models, loss], are_used=are_used)
 
-    def _refuse(self, strangers: list[str]) -> None:
-        if not strangers:
-            return
-        kinds = " and ".join(dict.fromkeys(type(o).__name__ for o in self.optimizers))
-        raise InvalidArgumentError(
-            f"{kinds} updates {len(strangers)} tensors that the model does not have, and the loss does not use: "
-            f"{', '.join(strangers[:4])}{', ...' if len(strangers) > 4 else ''}; make it with the parameters of "
-            "the model that from_torch gets, after all layers are in their places, or give a creator "
-            "f(model, config)"
-        )
+    def _refuse(self, found: list[str]) -> None:
+        refuse_strangers(found, self.optimizers)
 
     def _may_share(self, parameters: dict[str, nn.Parameter]) -> tuple[bool, str]:
         spec = self.spec

@@ -19,6 +19,7 @@ import torch
 
 from orca import running
 from orca._native import _core
+from orca.adapters.torch.arguments import refuse_strangers, strangers
 from orca.adapters.torch.devices import seed_cpu
 from orca.adapters.torch.feeds import Feed, split_batch
 from orca.adapters.torch.losses import Criterion
@@ -274,6 +275,10 @@ class _Trial:
             raise InvalidArgumentError(
                 f"the loss creator returned a {type(loss).__name__}; return a loss of torch, or a function of output and target"
             )
+        trained = {
+            f"parameter {i}": p for i, p in enumerate(p for g in groups for p in g["params"])
+        }
+        refuse_strangers(strangers(trained, (self._model, loss), are_used=False), self._optimizers)
         self._criterion = Criterion(loss)
         self._suspects = Suspects()
         self._suspects.ignored = getattr(self._criterion.loss, "ignore_index", -100)

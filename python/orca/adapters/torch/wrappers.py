@@ -25,6 +25,7 @@ from torch import nn
 
 from orca.adapters.torch.records import read_file, write_file
 from orca.errors import FailedPreconditionError, InvalidArgumentError
+from orca.files import is_own
 from orca.learn.pytorch.callbacks.base import Callback
 
 __all__ = ["TorchLoss", "TorchModel", "TorchOptim", "zoo_pickle_module"]
@@ -133,10 +134,16 @@ class TorchModel:
         write_file(Path(path), self._module, is_private=False, pickle_module=zoo_pickle_module)
 
     @staticmethod
-    def loadModel(path: str | os.PathLike[str]) -> TorchModel:  # noqa: N802
-        """Reads what ``saveModel`` wrote. It may run code: read only files that you trust."""
-        pickled: dict[str, Any] = {"weights_only": False, "pickle_module": zoo_pickle_module}
-        return TorchModel(read_file(Path(path), **pickled))
+    def loadModel(path: str | os.PathLike[str], trust: bool = False) -> TorchModel:  # noqa: N802
+        """Reads what ``saveModel`` wrote. That runs the code in it: of your own files, or of any that you trust."""
+        with Path(path).open("rb") as stream:
+            if not trust and not is_own(stream):
+                raise InvalidArgumentError(
+                    f"{path} is a pickle that another user may have written, and loading it runs the code in it; "
+                    "give loadModel(..., trust=True) if you trust it"
+                )
+            pickled: dict[str, Any] = {"weights_only": False, "pickle_module": zoo_pickle_module}
+            return TorchModel(read_file(Path(path), stream, **pickled))
 
     def to_bytes(self) -> bytes:
         """What ``saveModel`` writes."""

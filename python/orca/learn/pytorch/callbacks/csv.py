@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from orca.files import write_whole
 from orca.learn.pytorch.callbacks.base import Callback
 
 __all__ = ["CSVLogger"]
+
+_log = logging.getLogger("orca")
 
 
 class CSVLogger(Callback):
@@ -41,6 +44,17 @@ class CSVLogger(Callback):
             return
         stats = {k: v for k, v in runner.epoch_stats.items() if not isinstance(v, dict)}
         line = {k: v if isinstance(v, int | str) else float(v) for k, v in stats.items()}
+        try:
+            self._add(line)
+        except OSError as error:
+            _log.error(
+                "%s has no line for epoch %s: %s; training continues",
+                self.filename,
+                line.get("epoch"),
+                error,
+            )
+
+    def _add(self, line: dict[str, Any]) -> None:
         columns, lines = self._read()
         if set(line) <= set(columns):
             with Path(self.filename).open("a", newline="") as file:
@@ -62,7 +76,11 @@ class CSVLogger(Callback):
         writer = csv.DictWriter(text, columns)
         writer.writeheader()
         writer.writerows(lines)
-        write_whole(Path(self.filename), lambda file: file.write(text.getvalue().encode()))
+        content = text.getvalue().encode()
+        # A link stays, and the mode is that of other files of the user.
+        write_whole(
+            Path(self.filename).resolve(), lambda file: file.write(content), is_private=False
+        )
 
 
 def _number(line: dict[str, Any]) -> float:
