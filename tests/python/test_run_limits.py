@@ -146,15 +146,16 @@ def test_f52_a_nursery_that_dies_at_every_fork_ends_the_call(
     orca.stop_orca_context()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     with orca.init_orca_context("local", cores=2):
-        # Its copy is forked first; it is not started over and over for that.
+        # Its copy is forked first; after three deaths no other is started before there is a call.
         wait_until(
-            lambda: deaths.exists() and not children(agent_of(os.getpid())), "it is given up"
+            lambda: deaths.exists() and len(deaths.read_text()) >= 3, "it has died three times"
         )
-        assert deaths.read_text() == "xxx"
+        wait_until(lambda: not children(agent_of(os.getpid())), "it is given up")
         text = error_of()
         assert "was not born: the process that starts workers left with exit code 3" in text
         assert "no fork today" in text
         assert "left with exit code 3" in error_of(1)  # Not a call that waits for ever, either.
+        assert deaths.read_text() == 9 * "x"
 
 
 def test_f52_a_nursery_that_dies_after_its_copy_is_replaced() -> None:

@@ -306,8 +306,13 @@ std::string NameOf(const ::testing::TestParamInfo<Cut>& tried) {
                                          : "Outgoing";
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, CutTest,
-                         ::testing::Values(Cut::kBothWays, Cut::kIncoming, Cut::kOutgoing), NameOf);
+// The ways differ in what the network drops, not in the threads and memory that sanitizers look at.
+std::vector<Cut> Ways() {
+  if (testing::kSanitized) return {Cut::kOutgoing};
+  return {Cut::kBothWays, Cut::kIncoming, Cut::kOutgoing};
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, CutTest, ::testing::ValuesIn(Ways()), NameOf);
 
 TEST_P(CutTest, F11F12ACutInAllReduceBlamesTheHostThatIsCutOff) {
   ExpectThatTheHostThatIsCutOffIsBlamed(GetParam());
