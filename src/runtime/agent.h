@@ -56,7 +56,7 @@ class Agent {
     // Its copy, which takes over when it dies: without the imports, so at once.
     std::unique_ptr<UnixLink> spare;
     pid_t spare_pid = -1;               // when it is ready
-    int spares = 0;                     // that this process was asked for
+    int spares = 0;                     // that this process was asked for since it forked a worker
     std::vector<std::uint64_t> unborn;  // workers that it was asked for and that are not there yet
     std::deque<std::uint64_t> waiting;  // workers that it will be asked for when others are there
   };

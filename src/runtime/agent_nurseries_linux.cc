@@ -158,11 +158,11 @@ void Agent::NurseryDied(Nursery& nursery, int status) {
   // First what both said before: a worker that was forked is not forked again, and a spare that has
   // died takes no place.
   HandleNursery(nursery.kind);
-  const bool has_spare = nursery.spare != nullptr;
-  if (has_spare) HandleSpare(nursery.kind);
+  if (nursery.spare) HandleSpare(nursery.kind);
   loop_.Forget(nursery.link->fd());
   const bool was_ready = std::exchange(nursery.ready, false);
-  const bool owed = !was_ready || !nursery.unborn.empty() || (has_spare && nursery.spare_pid < 0);
+  const bool owed =
+      !was_ready || !nursery.unborn.empty() || (nursery.spares > 0 && nursery.spare_pid < 0);
   nursery.failures = owed ? nursery.failures + 1 : 0;
   const bool again = !stopping_ && (nursery.failures < kNurseryTries || IsMutant("nursery-tries"));
   if (again && PromoteSpare(nursery)) {
