@@ -56,7 +56,7 @@ TEST(LongTorchFileHugeTest, F41ATensorOfMoreThanFourGigabytesComesBack) {
 }
 
 // For tests of Python: leaves the file OUT.
-const orca::testing::Command write_huge("write-huge", [](std::span<char* const> arguments) {
+const orca::testing::Command kWriteHuge("write-huge", [](std::span<char* const> arguments) {
   WriteHuge(arguments[0]);
   return ::testing::Test::HasFailure() ? 1 : 0;
 });

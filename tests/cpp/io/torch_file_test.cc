@@ -385,7 +385,7 @@ TEST_F(TorchFileTest, AFullDiskLeavesTheOldFile) {
 }
 
 // For tests of Python: reads the file IN and writes it to OUT.
-const orca::testing::Command rewrite("rewrite", [](std::span<char* const> arguments) {
+const orca::testing::Command kRewrite("rewrite", [](std::span<char* const> arguments) {
   try {
     WriteTorchFile(arguments[1], ReadTorchFile(arguments[0]).value);
     return 0;

@@ -51,7 +51,10 @@ namespace {
 
 // Whether this one is to fail.
 bool Fails() {
-  using namespace orca::testing;
+  using orca::testing::has_fired;
+  using orca::testing::kOff;
+  using orca::testing::lasting;
+  using orca::testing::left;
   if (left == kOff) return false;
   if (left > 0) {
     --left;

@@ -186,9 +186,9 @@ TEST_F(StudyViewTest, AFolderHasOneFileOfStudies) {
   EXPECT_EQ(FindStudyFile(folder_.path() / "study.db"), folder_.path() / "study.db");
   const TestFolder other;
   EXPECT_THROW(FindStudyFile(other.path()), Error);
-  std::ofstream(other.path() / "x.db");
+  std::ofstream(other.path() / "x.db").close();
   EXPECT_EQ(FindStudyFile(other.path()), other.path() / "x.db");
-  std::ofstream(other.path() / "y.db");
+  std::ofstream(other.path() / "y.db").close();
   EXPECT_THROW(FindStudyFile(other.path()), Error);
 }
 
