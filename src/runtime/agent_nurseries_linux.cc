@@ -24,7 +24,7 @@ namespace {
 
 constexpr int kNurseryTries = 3;
 constexpr int kSpareTries = 3;
-constexpr std::uint64_t kSpare = 0;  // in the place of a worker's number: a nursery's copy
+constexpr std::uint64_t kSpare = 0;                   // in the place of a worker's number
 constexpr std::chrono::seconds kNurseryTimeout(300);  // to import a framework from a cold disk
 constexpr std::chrono::seconds kNurseryLeave(10);     // to end, once its link is closed
 
@@ -53,7 +53,7 @@ void Agent::LaunchNursery(Nursery& nursery) {
   auto [errors, errors_end] = MakePipe();
   Program program = nursery.program;
   program.environment["ORCA_NURSERY"] = "3";
-  // Another machine may keep its interpreter elsewhere; whoever started this agent knows.
+  // Another machine may keep its interpreter elsewhere; it has started this agent with the path.
   if (const char* python = std::getenv("ORCA_PYTHON");
       python != nullptr && nursery.kind.starts_with("python"))
     program.command.at(0) = python;
@@ -166,8 +166,8 @@ void Agent::NurseryDied(Nursery& nursery, int status) {
   nursery.failures = owed ? nursery.failures + 1 : 0;
   const bool again = !stopping_ && (nursery.failures < kNurseryTries || IsMutant("nursery-tries"));
   if (again && PromoteSpare(nursery)) {
-    Log(LogLevel::kWarning, fmt::format("the nursery {} {}; its copy takes its place", nursery.kind,
-                                        DescribeExit(status)));
+    Log(LogLevel::kWarning, fmt::format("the fork server {} {}; its spare takes its place",
+                                        nursery.kind, DescribeExit(status)));
     BearOwed(nursery);
     KeepSpare(nursery);
     return;
@@ -182,8 +182,8 @@ void Agent::NurseryDied(Nursery& nursery, int status) {
   if (stopping_) return;
   if (again && (was_ready || WIFSIGNALED(status))) {
     if (was_ready)
-      Log(LogLevel::kWarning, fmt::format("the nursery {} {}; it is started again", nursery.kind,
-                                          DescribeExit(status)));
+      Log(LogLevel::kWarning, fmt::format("the fork server {} {}; it is started again",
+                                          nursery.kind, DescribeExit(status)));
     StartNursery(nursery);
     return;
   }
@@ -192,7 +192,7 @@ void Agent::NurseryDied(Nursery& nursery, int status) {
 
 // --- spares
 
-// Asks for one when nobody waits for a worker: a fork takes milliseconds.
+// Asks for one when no worker is being forked: a fork takes milliseconds.
 void Agent::KeepSpare(Nursery& nursery) {
   if (stopping_ || nursery.pid < 0 || !nursery.ready || nursery.spare || nursery.moving ||
       !nursery.unborn.empty() || !births_.empty() || nursery.spares == kSpareTries)
@@ -206,7 +206,8 @@ void Agent::KeepSpare(Nursery& nursery) {
     nursery.spare = std::make_unique<UnixLink>(std::move(mine));
     WatchLink(*nursery.spare, [this, kind = nursery.kind] { HandleSpare(kind); });
   } catch (const Error& error) {  // Without one the next nursery imports everything again.
-    Log(LogLevel::kInfo, fmt::format("the nursery {} has no copy: {}", nursery.kind, error.what()));
+    Log(LogLevel::kInfo,
+        fmt::format("the fork server {} has no spare: {}", nursery.kind, error.what()));
   }
 }
 
@@ -245,7 +246,7 @@ bool Agent::PromoteSpare(Nursery& nursery) {
 
 // --- births
 
-// The workers that it owes are not born. Whoever asks for another one has it started anew.
+// The workers that it owes are not born. The next call starts it again.
 void Agent::GiveUp(Nursery& nursery, const std::string& why) {
   nursery.failures = 0;
   std::vector<std::uint64_t> unborn = std::exchange(nursery.unborn, {});

@@ -1,13 +1,14 @@
-"""Which files no other user could have written."""
+"""Which files no other user could have written, and where Orca's own are."""
 
 from __future__ import annotations
 
 import os
+import pwd
 from pathlib import Path
 
 import pytest
 
-from orca.files import is_own
+from orca.files import cache, home, is_own
 
 
 def trusts(path: Path) -> bool:
@@ -43,3 +44,21 @@ def test_a_file_is_own_when_neither_it_nor_its_folder_can_be_changed_by_others(
                 pytest.skip("only root can give a file to any group")
         folder.chmod(folder_mode)
         assert trusts(file) == expected, group
+
+
+def test_a_user_without_a_home_directory_has_a_folder_for_the_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A number that the user database does not have, in a container say."""
+
+    def nobody(uid: int) -> None:
+        raise KeyError(uid)
+
+    for name in ("HOME", "ORCA_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    assert cache() == home() / "cache"
+    monkeypatch.setenv("HOME", "/somewhere")
+    assert cache() == Path("/somewhere/.cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/else")
+    assert cache() == Path("/else")

@@ -27,7 +27,7 @@ NOTICED = {
     ),
     "promised": ("F25", "data ShardShelfTest.F25Promises*", "a terabyte was promised"),
     "leftovers": ("F26", "io CheckpointCrashTest.F26*", r"Actual: \{ .\.tmp-child"),
-    "cut": ("F10", "runtime JoinTest.F10*", "."),
+    "cut": ("F10", "runtime JoinTest.F10*", r"raised orca::Error: .* lost rank"),
     "store-lock": ("F48", "tune StoreTest.F48TheSecondWriter*", "Actual: .no error"),
     "versions": ("F38", "test_run_life.py -k another_version", "DID NOT RAISE|AssertionError"),
     "returned": ("F33", "test_run_faults.py -k f33_a_rank", "TimeoutError|AssertionError"),

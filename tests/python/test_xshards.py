@@ -364,6 +364,14 @@ def test_every_flipped_bit_of_saved_pickles_is_noticed(tmp_path: Path) -> None:
         part.write_bytes(changed)
         with pytest.raises(UnavailableError, match=r"part-00000 is damaged: its checksum is"):
             XShards.load_pickle(folder, trust=True)
+    part.write_bytes(whole)
+    sums = Path(folder, "_SUCCESS")
+    listed = sums.read_bytes()
+    for at in range(len(listed)):
+        sums.write_bytes(listed[:at] + bytes([listed[at] ^ 2]) + listed[at + 1 :])
+        with pytest.raises(UnavailableError, match=r"is damaged|is incomplete"):
+            XShards.load_pickle(folder, trust=True)
+    sums.write_bytes(listed)
     part.unlink()
     with pytest.raises(UnavailableError, match="incomplete: part-00000 is missing"):
         XShards.load_pickle(folder, trust=True)

@@ -42,8 +42,8 @@ class ORCA_API Nursery {
   void Ready(int threads, const std::map<std::string, std::string>& versions = {});
   /// Waits for the next worker to fork; nothing when the agent has gone: leave.
   std::optional<Birth> Next();
-  /// In the forked child, when it is no worker: this process waits, and is the nursery when its
-  /// parent has died. Then it says so with Ready, as its parent did.
+  /// In the forked child, if `birth.worker` is 0: makes this process a spare, which takes the place
+  /// of its parent when that dies. Call Ready next, as the parent did, and then Next.
   void BecomeSpare(Birth birth);
   /// In the parent, after the fork.
   void Forked(std::uint64_t worker, pid_t pid);

@@ -126,9 +126,8 @@ class Search:
         self._busy: set[int] = set()  # Threads with a trial.
         self._desk = _Desk()
         self._is_stopped = False
-        self._unread = set(
-            keys
-        )  # Those that neither a trial nor a function of sample_from has read.
+        # Keys that neither a trial nor a function of sample_from has read.
+        self._unread = set(keys)
         self._has_read = False  # Whether a trial has told what it read.
         self._id = secrets.token_hex(3)[:5]
         self._began = time.time()

@@ -705,8 +705,13 @@ def _load(folder: str, trust: bool, generation: Generation) -> list[Partition]:
             stacklevel=4,
         )
         trust = True
+    lines = [line.split() for line in file.open_text(f"{folder}/_SUCCESS")]
     # None in what the originals wrote.
-    sums = {name: crc for crc, name in map(str.split, file.open_text(f"{folder}/_SUCCESS"))}
+    if any(len(line) != 2 for line in lines):
+        raise UnavailableError(
+            f"{folder}/_SUCCESS is damaged; use another copy of the folder, or save it again"
+        )
+    sums = {name: crc for crc, name in lines}
     if missing := sorted(sums.keys() - set(parts)):
         raise UnavailableError(f"{folder} is incomplete: {missing[0]} is missing; save it again")
     return [_load_part(f"{folder}/{name}", trust, generation, sums.get(name, "")) for name in parts]

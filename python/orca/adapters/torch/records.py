@@ -319,9 +319,8 @@ def load_file(path: Path, *, trust: bool, generation: Generation) -> Any:
             return read_file(path, weights_only=not trust)
         except InvalidArgumentError as error:
             why = error
-    with path.open(
-        "rb"
-    ) as file:  # What is loaded is what was looked at, whatever has this name by then.
+    # What is loaded is what was looked at, even if another file has this name by then.
+    with path.open("rb") as file:
         if not (generation.trusts_pickles and is_own(file)):
             raise InvalidArgumentError(
                 f"{path} is not tensors alone: loading it runs code of whoever wrote it; give "
